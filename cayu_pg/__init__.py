@@ -1,0 +1,1 @@
+"""Retrieval in the Postgres you already run."""

@@ -1,0 +1,1 @@
+"""How each noun of cayu_pg is stored: functions that take a Connection and return data."""
