@@ -17,7 +17,8 @@ CayuPgError
     └── QueryCanceled                   a timeout or a cancellation stopped the statement
 ```
 
-Contracts that users build by hand (`RankedRetrievalHit`, `Message`, ...) raise pydantic's `ValidationError`, a `ValueError`.
+Contracts that users build by hand (`RankedRetrievalHit`, `Message`, ...) raise pydantic's `ValidationError`,
+a `ValueError`.
 """
 
 from __future__ import annotations
