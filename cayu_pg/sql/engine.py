@@ -1,0 +1,91 @@
+"""Engines as cayu_pg opens them, and what a server must have before anything else is asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from cayu_pg.errors import InvalidInput, MissingExtension
+from cayu_pg.sql.tables import Tables, build_tables
+
+MINIMUM_EXTENSION = (0, 8, 0)
+PATCHED_EXTENSION = (0, 8, 2)  # below it: CVE-2026-3172
+CONNECT_ARGS = {
+    "prepare_threshold": None,  # PgBouncer in transaction mode keeps no prepared statements
+    "application_name": "cayu_pg",
+    "connect_timeout": 10,
+}
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Where the `vector` extension lives and which version it is."""
+
+    schema: str
+    version: str
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version as numbers, for comparison."""
+        return tuple(int(part) for part in self.version.split(".") if part.isdigit())
+
+
+def parse_url(url: str | sa.URL) -> sa.URL:
+    """A Postgres URL with the psycopg driver; InvalidInput for anything else."""
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise InvalidInput("url", "postgresql://user@host/database", "text that is no URL") from None
+    backend = parsed.get_backend_name()
+    if backend not in ("postgresql", "postgres"):
+        raise InvalidInput("url", "a postgresql URL", f"a {backend} URL")
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def open_engine(url: str | sa.URL) -> sa.Engine:
+    """An engine whose connections suit any Postgres, also behind a pooler."""
+    return sa.create_engine(parse_url(url), connect_args=_connect_args(url), pool_pre_ping=False)
+
+
+def open_async_engine(url: str | sa.URL) -> AsyncEngine:
+    """The same for asyncio."""
+    return create_async_engine(parse_url(url), connect_args=_connect_args(url))
+
+
+def _connect_args(url: str | sa.URL) -> dict[str, object]:
+    given = parse_url(url).query
+    return {name: value for name, value in CONNECT_ARGS.items() if name not in given}
+
+
+def find_extension(conn: sa.Connection) -> Extension | None:
+    """The installed `vector` extension, or None."""
+    row = conn.execute(
+        sa.text(
+            "SELECT n.nspname, e.extversion FROM pg_extension e"
+            " JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'"
+        )
+    ).one_or_none()
+    return None if row is None else Extension(*row)
+
+
+def require_extension(extension: Extension | None) -> Extension:
+    """The extension itself when it is new enough; MissingExtension says what the DBA has to run."""
+    if extension is None:
+        raise MissingExtension(
+            "the extension `vector` is not installed in this database;"
+            " a superuser has to run once: CREATE EXTENSION vector;"
+        )
+    if extension.numbers < MINIMUM_EXTENSION:
+        wanted = ".".join(map(str, MINIMUM_EXTENSION))
+        raise MissingExtension(
+            f"pgvector: expected {wanted} or newer, found {extension.version};"
+            " install a newer package, then run: ALTER EXTENSION vector UPDATE;"
+        )
+    return extension
+
+
+def find_tables(conn: sa.Connection, schema: str) -> Tables:
+    """The tables of `schema`, spelled for where this database keeps its `vector` extension."""
+    return build_tables(schema, require_extension(find_extension(conn)).schema)
