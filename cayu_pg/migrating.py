@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import zlib
 from collections.abc import Iterator
@@ -29,18 +30,25 @@ LOCK_SECONDS = 120.0
 CREATED_BY_US = "vector, created by the cayu_pg migrations"
 # Indexes on request carry these prefixes; they are not part of the schema's description.
 ON_REQUEST = ("hnsw_", "gin_")
+# What env.py imports as `alembic.context` exists once in a process.
+_alembic_lock = threading.Lock()
 
 
 def migrate(url: str | sa.URL, *, schema: str = DEFAULT_SCHEMA, revision: str = "head") -> None:
-    """Bring `schema` in the database at `url` to `revision` (a revision, `head`, or `base` to undo all).
+    """Bring `schema` in the database at `url` up to `revision` (one of ours or `head`), or down to `base`.
 
-    Raises MissingExtension when pgvector is absent and this role may not create it, Unreachable when no server
-    answers. The connection must be direct, not through a transaction pooler.
+    Raises MissingExtension when pgvector is absent and this role may not create it, SchemaTooNew when a newer
+    cayu_pg was here, Unreachable when no server answers. The connection must be direct, not through a
+    transaction pooler.
     """
+    if revision not in ("head", "base", *known_revisions()):
+        raise InvalidInput("revision", f"head, base or one of {', '.join(known_revisions())}", repr(revision))
+    config = alembic_config(check_schema_name(schema))
     engine = open_engine(url)
     try:
-        with translated(), engine.connect() as connection:
-            config = alembic_config(check_schema_name(schema))
+        with _alembic_lock, translated(), engine.connect() as connection:
+            _refuse_newer(found_revisions(connection, schema), schema)
+            connection.rollback()
             config.attributes["connection"] = connection
             (command.downgrade if revision == "base" else command.upgrade)(config, revision)
     finally:
@@ -82,24 +90,39 @@ def check_schema(conn: sa.Connection, schema: str) -> Extension:
     Raises NotMigrated when the schema is absent or behind, SchemaTooNew when it is ahead. A schema whose migrations
     run in an application's own chain has no version table of its own; then the tables themselves are looked for.
     """
-    table = f"{quoted(schema)}.{VERSION_TABLE}"
-    if conn.scalar(sa.text("SELECT to_regclass(:table)"), {"table": table}) is None:
-        if conn.scalar(sa.text("SELECT to_regclass(:table)"), {"table": f"{quoted(schema)}.batches"}) is None:
-            raise NotMigrated(f"schema {schema!r} is not migrated; run: cayu-pg migrate --schema {schema}")
+    found = found_revisions(conn, schema)
+    if found is None and _relation_exists(conn, schema, "batches"):
         return require_extension(find_extension(conn))
-    found = conn.scalars(sa.text(f"SELECT version_num FROM {table}")).all()
+    _refuse_newer(found, schema)
     head = known_revisions()[0]
-    if not found or (found[0] != head and found[0] in known_revisions()):
+    if not found or found[0] != head:
         raise NotMigrated(
             f"schema {schema!r} is at revision {found[0] if found else 'none'}, expected {head};"
             f" run: cayu-pg migrate --schema {schema}"
         )
-    if found[0] not in known_revisions():
-        raise SchemaTooNew(
-            f"schema {schema!r} is at revision {found[0]}, expected {head}: a newer cayu_pg migrated it;"
-            " upgrade the package"
-        )
     return require_extension(find_extension(conn))
+
+
+def found_revisions(conn: sa.Connection, schema: str) -> tuple[str, ...] | None:
+    """What the schema's own version table says; None without such a table."""
+    if not _relation_exists(conn, schema, VERSION_TABLE):
+        return None
+    versions = sa.table(VERSION_TABLE, sa.column("version_num", sa.Text), schema=schema)
+    return tuple(conn.scalars(sa.select(versions.c.version_num)))
+
+
+def _relation_exists(conn: sa.Connection, schema: str, name: str) -> bool:
+    table = f"{quoted(schema)}.{quoted(name)}"
+    return conn.scalar(sa.text("SELECT to_regclass(:table)"), {"table": table}) is not None
+
+
+def _refuse_newer(found: tuple[str, ...] | None, schema: str) -> None:
+    unknown = set(found or ()) - set(known_revisions())
+    if unknown:
+        raise SchemaTooNew(
+            f"schema {schema!r} is at revision {', '.join(sorted(unknown))}, expected {known_revisions()[0]}:"
+            " a newer cayu_pg migrated it; upgrade the package"
+        )
 
 
 # --- what migrations/env.py and the migrations themselves call
@@ -131,18 +154,46 @@ class Target:
                 raise
 
 
-def migration_target(context: MigrationContext, *, create_extension: bool = False) -> Target:
-    """What a migration needs to know, also inside an application's own chain (then the default schema)."""
-    schema = str(context.opts.get("cayu_schema", DEFAULT_SCHEMA))
+def prepare(context: MigrationContext) -> None:
+    """Create the schema and the `vector` extension where they are absent, also in an application's own chain.
+
+    Raises MissingExtension when this role may not create the extension.
+    """
+    schema = _schema_of(context)
+    if context.as_sql:
+        context.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+        extension = quoted(_extension_schema_in_print(context))
+        context.execute(f"CREATE EXTENSION IF NOT EXISTS vector SCHEMA {escaped(extension)}")
+        return
+    assert context.connection is not None  # only printed SQL has none
+    _ensure_schema(context.connection, schema)
+    _ensure_extension(context.connection)
+
+
+def migration_target(context: MigrationContext) -> Target:
+    """What a migration needs to know; in an application's own chain the schema is the default one,
+    unless its env.py says `context.configure(..., cayu_schema=...)`."""
+    schema = _schema_of(context)
     connection = None if context.as_sql else context.connection
     if connection is None:
-        extension = str(context.opts.get("cayu_extension_schema", "public"))
+        extension = _extension_schema_in_print(context)
     else:
-        if create_extension:
-            _ensure_extension(connection)
         extension = require_extension(find_extension(connection)).schema
     literal = "'" + schema.replace("'", "''") + "'"
     return Target(quoted(schema), literal, quoted(extension), connection)
+
+
+def escaped(statement: str) -> str:
+    """A statement for alembic's `execute`, in which a colon is a colon and no parameter begins."""
+    return statement.replace(":", r"\:")
+
+
+def _schema_of(context: MigrationContext) -> str:
+    return str(context.opts.get("cayu_schema", DEFAULT_SCHEMA))
+
+
+def _extension_schema_in_print(context: MigrationContext) -> str:
+    return str(context.opts.get("cayu_extension_schema", "public"))
 
 
 def run_migrations(context: ModuleType) -> None:
@@ -180,6 +231,7 @@ def _migration_url(arguments: dict[str, str]) -> str:
 def _run_offline(context: Any, schema: str, extension_schema: str) -> None:
     context.configure(
         dialect_name="postgresql",
+        dialect_opts={"paramstyle": "named"},  # else each % is printed twice
         literal_binds=True,
         version_table=VERSION_TABLE,
         version_table_schema=schema,
@@ -187,7 +239,8 @@ def _run_offline(context: Any, schema: str, extension_schema: str) -> None:
         cayu_extension_schema=extension_schema,
     )
     with context.begin_transaction():
-        context.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
+        # Before the first migration, because the version table lives in it.
+        context.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
         context.run_migrations()
 
 
@@ -214,7 +267,7 @@ def _run_online(context: Any, connection: sa.Connection, schema: str) -> None:
             connection.execute(sa.text("SET LOCAL citus.multi_shard_modify_mode = 'sequential'"))
             context.run_migrations()
         if not context.get_context().get_current_heads():
-            connection.execute(sa.text(f"DROP TABLE IF EXISTS {quoted(schema)}.{VERSION_TABLE}"))
+            connection.execute(sa.text(escaped(f"DROP TABLE IF EXISTS {quoted(schema)}.{VERSION_TABLE}")))
         connection.commit()
 
 
@@ -225,9 +278,12 @@ def _is_described(_: object, name: str | None, kind: str, reflected: bool, __: o
 
 
 def _recognise_extension_types(dialect: Any, schema: str) -> None:
-    """Let reflection name the extension's types, wherever they live, on this engine alone."""
+    """Let reflection name the extension's types, wherever they live, on this engine alone.
+
+    It looks types up as `format_type` writes them, in lower case.
+    """
     named = {
-        f"{prefix}{name}": partial(ExtensionType, name, schema)
+        f"{prefix}{name}".lower(): partial(ExtensionType, name, schema)
         for name in ("vector", "sparsevec")
         for prefix in ("", f"{schema}.", f"{quoted(schema)}.")
     }
@@ -246,7 +302,7 @@ def _ensure_schema(connection: sa.Connection, schema: str) -> None:
     # CREATE SCHEMA IF NOT EXISTS asks for the privilege even when the schema is there.
     known = connection.scalar(sa.text("SELECT 1 FROM pg_namespace WHERE nspname = :name"), {"name": schema})
     if known is None:
-        connection.execute(sa.text(f"CREATE SCHEMA {quoted(schema)}"))
+        connection.execute(sa.schema.CreateSchema(schema))
 
 
 def _ensure_extension(connection: sa.Connection) -> None:
@@ -257,6 +313,8 @@ def _ensure_extension(connection: sa.Connection) -> None:
             connection.execute(sa.text("CREATE EXTENSION vector"))
             connection.execute(sa.text(f"COMMENT ON EXTENSION vector IS '{CREATED_BY_US}'"))
     except sa.exc.DBAPIError as error:
+        if find_extension(connection) is not None:  # the migration of another schema was first
+            return
         raise MissingExtension(
             "the extension `vector` is not installed in this database and could not be created"
             f" ({str(error.orig).strip().splitlines()[0]}); a superuser has to run once: CREATE EXTENSION vector;"

@@ -1,6 +1,6 @@
 """The first schema: collections, records and their chunks, word statistics, transcripts, and views for people.
 
-Revision ID: 0001
+Revision ID: cayu_0001
 Revises:
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from alembic import op
 
-from cayu_pg.migrating import migration_target
+from cayu_pg.migrating import escaped, migration_target, prepare
 
-revision = "0001"
+revision = "cayu_0001"  # with a prefix, because applications have a 0001 of their own
 down_revision = None
 branch_labels = ("cayu",)
 depends_on = None
@@ -19,7 +19,7 @@ SEQUENCES = ("collection_id_seq", "space_id_seq", "batch_id_seq", "chunk_id_seq"
 
 TABLES = (
     """CREATE TABLE {schema}.collections (
-    id BIGINT DEFAULT nextval('{schema}.collection_id_seq'::regclass) NOT NULL,
+    id BIGINT DEFAULT nextval('{schema_in_literal}.collection_id_seq'::regclass) NOT NULL,
     tenant TEXT NOT NULL,
     name TEXT NOT NULL,
     text_config TEXT NOT NULL,
@@ -50,7 +50,7 @@ TABLES = (
 )""",
     """CREATE TABLE {schema}.batches (
     collection_id BIGINT NOT NULL,
-    batch_id BIGINT DEFAULT nextval('{schema}.batch_id_seq'::regclass) NOT NULL,
+    batch_id BIGINT DEFAULT nextval('{schema_in_literal}.batch_id_seq'::regclass) NOT NULL,
     tenant TEXT NOT NULL,
     sequence BIGINT NOT NULL,
     recorded_at TIMESTAMP WITH TIME ZONE NOT NULL,
@@ -62,7 +62,7 @@ TABLES = (
 )""",
     """CREATE TABLE {schema}.embedding_spaces (
     collection_id BIGINT NOT NULL,
-    space_id BIGINT DEFAULT nextval('{schema}.space_id_seq'::regclass) NOT NULL,
+    space_id BIGINT DEFAULT nextval('{schema_in_literal}.space_id_seq'::regclass) NOT NULL,
     tenant TEXT NOT NULL,
     model TEXT NOT NULL,
     dimensions INTEGER NOT NULL,
@@ -153,7 +153,7 @@ TABLES = (
     "CREATE INDEX ix_transcript_messages_created_at ON {schema}.transcript_messages USING brin (created_at)",
     """CREATE TABLE {schema}.chunks (
     collection_id BIGINT NOT NULL,
-    chunk_id BIGINT DEFAULT nextval('{schema}.chunk_id_seq'::regclass) NOT NULL,
+    chunk_id BIGINT DEFAULT nextval('{schema_in_literal}.chunk_id_seq'::regclass) NOT NULL,
     tenant TEXT NOT NULL,
     record_id TEXT COLLATE "C" NOT NULL,
     content_hash BYTEA NOT NULL,
@@ -483,34 +483,46 @@ VIEW_COMMENTS = {
 
 
 def upgrade() -> None:
-    """Create everything; the `vector` extension too, when it is absent and this role may."""
-    target = migration_target(op.get_context(), create_extension=True)
+    """Create everything; the schema and the `vector` extension too, when absent and this role may."""
+    prepare(op.get_context())
+    target = migration_target(op.get_context())
+    names = {
+        "schema": target.schema,
+        "schema_literal": target.schema_literal,
+        "schema_in_literal": target.schema.replace("'", "''"),
+        "extension": target.extension,
+    }
     for sequence in SEQUENCES:
-        op.execute(f"CREATE SEQUENCE {target.schema}.{sequence} AS bigint")
+        run(f"CREATE SEQUENCE {target.schema}.{sequence} AS bigint")
     for statement in TABLES:
-        op.execute(statement.format(schema=target.schema, extension=target.extension))
+        run(statement.format_map(names))
     for table, comments in COMMENTS.items():
         for column, comment in comments.items():
             kind, name = ("COLUMN", f"{table}.{column}") if column else ("TABLE", table)
-            op.execute(f"COMMENT ON {kind} {target.schema}.{name} IS {literal(comment)}")
+            run(f"COMMENT ON {kind} {target.schema}.{name} IS {literal(comment)}")
     for name, query in VIEWS.items():
-        body = query.format(schema=target.schema, schema_literal=target.schema_literal)
-        op.execute(f"CREATE VIEW {target.schema}.{name} WITH (security_invoker = true) AS {body}")
-        op.execute(f"COMMENT ON VIEW {target.schema}.{name} IS {literal(VIEW_COMMENTS[name])}")
+        body = query.format_map(names)
+        run(f"CREATE VIEW {target.schema}.{name} WITH (security_invoker = true) AS {body}")
+        run(f"COMMENT ON VIEW {target.schema}.{name} IS {literal(VIEW_COMMENTS[name])}")
 
 
 def downgrade() -> None:
     """Drop everything that upgrade created, the extension only if upgrade created it and nothing uses it."""
     target = migration_target(op.get_context())
     for name in VIEWS:
-        op.execute(f"DROP VIEW {target.schema}.{name}")
+        run(f"DROP VIEW {target.schema}.{name}")
     for table in reversed(COMMENTS):
-        op.execute(f"DROP TABLE {target.schema}.{table}")
+        run(f"DROP TABLE {target.schema}.{table}")
     for sequence in SEQUENCES:
-        op.execute(f"DROP SEQUENCE {target.schema}.{sequence}")
+        run(f"DROP SEQUENCE {target.schema}.{sequence}")
     target.drop_own_extension()
 
 
+def run(statement: str) -> None:
+    """Execute one statement as it stands."""
+    op.execute(escaped(statement))
+
+
 def literal(text: str) -> str:
-    """A text as an SQL literal, safe inside op.execute."""
-    return "'" + text.replace("'", "''").replace(":", r"\:") + "'"
+    """A text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
