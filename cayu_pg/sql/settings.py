@@ -1,0 +1,40 @@
+"""Every SET that cayu_pg sends, in one message, and only for the transaction that needs it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+MAX_EF_SEARCH = 1000
+
+
+def set_for_search(conn: sa.Connection, *, ef_search: int | None, timeout_ms: int | None) -> None:
+    """Tune the current transaction for one search.
+
+    Values are checked integers written as literals: SET takes no binds, and a distributed engine forwards no
+    `set_config()`. The first setting makes such an engine forward the others; plain Postgres ignores it. JIT
+    compiles for longer than a search takes.
+    """
+    sets = ["SET LOCAL citus.propagate_set_commands = 'local'", "SET LOCAL jit = off"]
+    if ef_search is not None:
+        sets.append(f"SET LOCAL hnsw.ef_search = {max(1, min(int(ef_search), MAX_EF_SEARCH)):d}")
+        sets.append("SET LOCAL hnsw.iterative_scan = strict_order")
+    if timeout_ms is not None:
+        sets.append(f"SET LOCAL statement_timeout = {int(timeout_ms):d}")
+    _send(conn, sets)
+
+
+def set_for_build(conn: sa.Connection, *, memory_mb: int, workers: int) -> None:
+    """Give the session's index builds memory and workers; for a connection of our own, outside transactions."""
+    _send(
+        conn,
+        [
+            f"SET maintenance_work_mem = '{int(memory_mb):d}MB'",
+            f"SET max_parallel_maintenance_workers = {int(workers):d}",
+            "SET lock_timeout = '30s'",
+            "SET statement_timeout = 0",
+        ],
+    )
+
+
+def _send(conn: sa.Connection, statements: list[str]) -> None:
+    conn.exec_driver_sql("; ".join(statements))
