@@ -11,7 +11,7 @@ from cayu_pg.errors import CayuPgError, Conflict, DatabaseError, NotMigrated, Qu
 
 _UNREACHABLE = ("08", "57P", "53300", "28", "3D000")
 _CANCELED = ("57014", "55P03", "25P03", "25P04")
-_MISSING = ("42P01", "3F000", "42703")
+_MISSING = ("42P01", "3F000")
 _CONFLICT = ("40001", "40P01", "23505")
 
 

@@ -6,15 +6,17 @@ is in every key, foreign key and WHERE; no IDENTITY, no triggers, no reg* column
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import BYTEA, JSONB, TSVECTOR, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, JSONB, TSVECTOR, UUID
 from sqlalchemy.types import UserDefinedType
 
 DEFAULT_SCHEMA = "cayu"
+T = TypeVar("T")
 
 NAMING = {
     "pk": "pk_%(table_name)s",
@@ -41,7 +43,7 @@ class ExtensionType(UserDefinedType[Any]):
         return f"{quoted(self.extension_schema)}.{self.name}{size}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tables:
     """The tables of one schema, and the schema that the `vector` extension lives in."""
 
@@ -81,6 +83,12 @@ class Tables:
 def quoted(identifier: str) -> str:
     """An SQL identifier in double quotes."""
     return '"' + identifier.replace('"', '""') + '"'
+
+
+def one_of(column: sa.ColumnElement[T], values: Collection[T]) -> sa.ColumnElement[bool]:
+    """`column = ANY(array)`: any number of values in one bind."""
+    array = sa.bindparam(None, list(values), type_=ARRAY(column.type))
+    return column == sa.func.any(array)
 
 
 @lru_cache(maxsize=64)

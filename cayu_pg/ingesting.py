@@ -1,0 +1,253 @@
+"""The ingest pipeline: cut, compare, embed what is new with no connection held, write a batch in one transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from cayu_pg.embedding import Embedder, check_vectors
+from cayu_pg.errors import CayuPgError, Conflict, InvalidInput
+from cayu_pg.records import Document, PreparedDocument, as_document, content_hash, prepare
+from cayu_pg.retrieval import check_embedder
+from cayu_pg.splitting import split_spans
+from cayu_pg.sql import statistics
+from cayu_pg.sql.batches import BatchCounts, write_batch
+from cayu_pg.sql.collections import CollectionRow
+from cayu_pg.sql.embeddings import MissingVectors, embedded_hashes
+from cayu_pg.sql.records import known_records
+from cayu_pg.sql.tables import Tables
+from cayu_pg.steps import Steps, compute, read, write
+
+BATCH_DOCUMENTS = 500
+BATCH_CHUNKS = 500
+BATCH_CHARACTERS = 4_000_000
+MAX_CHUNKS = 200_000  # of one document, which is written in one transaction
+
+
+class Refusal(BaseModel):
+    """A document that was not ingested: its id if it has one, its place in the input, and why."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str | None
+    reason: str
+    offset: int
+
+
+class IngestReport(BaseModel):
+    """What an ingest did. Every document is added, changed, unchanged or refused."""
+
+    model_config = ConfigDict(frozen=True)
+
+    records_added: int = 0
+    records_changed: int = 0
+    records_unchanged: int = 0
+    chunks_added: int = 0
+    chunks_kept: int = 0
+    chunks_removed: int = 0
+    embeddings_computed: int = 0
+    embeddings_reused: int = 0
+    refused: list[Refusal] = []
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class IngestProgress:
+    """How far an ingest is, given to `progress` after each batch."""
+
+    documents: int
+    chunks: int
+    embeddings_computed: int
+    seconds: float
+
+
+Progress = Callable[[IngestProgress], object]
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """How documents are cut into chunks; the parameters of `split_text`."""
+
+    chunk_size: int = 1000
+    chunk_overlap: int = 200
+    separators: list[str] | None = None
+    length_function: Callable[[str], int] = len
+
+
+@dataclass(slots=True)
+class _Batch:
+    documents: list[PreparedDocument] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Tally:
+    counts: BatchCounts = field(default_factory=BatchCounts)
+    refused: list[Refusal] = field(default_factory=list)
+    documents: int = 0
+    chunks: int = 0
+
+    def add(self, counts: BatchCounts) -> None:
+        for each in fields(counts):
+            setattr(self.counts, each.name, getattr(self.counts, each.name) + getattr(counts, each.name))
+
+
+def ingest(
+    t: Tables,
+    collection: CollectionRow,
+    embedder: Embedder,
+    documents: object,
+    *,
+    cutting: Cutting,
+    on_error: Literal["raise", "skip"] = "raise",
+    progress: Progress | None = None,
+    refresh: bool = True,
+) -> Steps[IngestReport]:
+    """The steps of an ingest. Without `refresh` the word statistics stay as they are (a caller's transaction)."""
+    if on_error not in ("raise", "skip"):
+        raise InvalidInput("on_error", "'raise' or 'skip'", repr(on_error)[:40])
+    split_spans("x", **vars(cutting))  # bad settings show before the first document
+    began = time.perf_counter()
+    tally = _Tally()
+    batches = _batches(_iterate(documents), cutting, on_error)
+    while (batch := (yield from compute(next, batches, None))) is not None:
+        tally.refused += batch.refused
+        tally.add((yield from _ingest_batch(t, collection, embedder, batch.documents)))
+        tally.documents += len(batch.documents) + len(batch.refused)
+        tally.chunks += sum(len(each.pieces) for each in batch.documents)
+        if progress is not None:
+            seconds = time.perf_counter() - began
+            progress(IngestProgress(tally.documents, tally.chunks, tally.counts.embeddings_computed, seconds))
+    if refresh and (tally.counts.chunks_added or tally.counts.chunks_removed):
+        yield from refresh_if_due(t, collection)
+    counts = {each.name: getattr(tally.counts, each.name) for each in fields(tally.counts)}
+    return IngestReport(**counts, refused=tally.refused, seconds=time.perf_counter() - began)
+
+
+def refresh_if_due(t: Tables, collection: CollectionRow) -> Steps[bool]:
+    """Refresh the word statistics when enough has changed; whether it was done."""
+    if not (yield from read(statistics.refresh_is_due, t, collection.collection_id)):
+        return False
+    try:
+        return (yield from write(statistics.refresh, t, collection)) is not None
+    except Conflict:
+        return False  # writers were in the way; their own ingests will see that it is due
+
+
+def _iterate(documents: object) -> Iterator[object]:
+    if isinstance(documents, str | Document):
+        return iter([documents])
+    if not isinstance(documents, Iterable):
+        raise InvalidInput("documents", "documents or texts", f"a value of type {type(documents).__name__}")
+    return iter(documents)
+
+
+def _batches(
+    documents: Iterator[object], cutting: Cutting, on_error: Literal["raise", "skip"]
+) -> Iterator[_Batch]:
+    """Batches of bounded size in which no record comes twice."""
+    batch, ids, chunks, characters = _Batch(), set[str](), 0, 0
+    for offset, each in enumerate(documents):
+        try:
+            prepared = _prepared(as_document(each), cutting)
+        except CayuPgError as error:
+            if on_error == "raise":
+                raise
+            batch.refused.append(Refusal(id=_id_of(each), reason=str(error), offset=offset))
+            continue
+        full = chunks + len(prepared.pieces) > BATCH_CHUNKS or len(ids) >= BATCH_DOCUMENTS
+        if ids and (full or prepared.record_id in ids or characters > BATCH_CHARACTERS):
+            yield batch
+            batch, ids, chunks, characters = _Batch(), set(), 0, 0
+        batch.documents.append(prepared)
+        ids.add(prepared.record_id)
+        chunks += len(prepared.pieces)
+        characters += len(prepared.text)
+    if batch.documents or batch.refused:
+        yield batch
+
+
+def _prepared(document: Document, cutting: Cutting) -> PreparedDocument:
+    spans = split_spans(document.text, **vars(cutting))
+    if len(spans) > MAX_CHUNKS:
+        raise InvalidInput(
+            "document", f"at most {MAX_CHUNKS} chunks", f"{len(spans)}; use a larger chunk_size"
+        )
+    return prepare(document, [(span.start, span.end) for span in spans])
+
+
+def _id_of(value: object) -> str | None:
+    found = value.get("id") if isinstance(value, dict) else getattr(value, "id", None)
+    if isinstance(found, str):
+        return found
+    return content_hash(value).hex() if isinstance(value, str) and _encodes(value) else None
+
+
+def _encodes(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _ingest_batch(
+    t: Tables, collection: CollectionRow, embedder: Embedder, documents: Sequence[PreparedDocument]
+) -> Steps[BatchCounts]:
+    lookup = yield from read(_look_up, t, collection, documents)
+    if not lookup.changed:
+        unchanged = BatchCounts(records_unchanged=len(documents))
+        unchanged.chunks_kept = sum(len({piece.hash for piece in each.pieces}) for each in documents)
+        return unchanged
+    vectors: dict[bytes, NDArray[np.float32]] = {}
+    wanted = lookup.without_vector
+    while True:
+        if wanted:
+            check_embedder(embedder, collection)
+            vectors |= yield from compute(_embed, embedder, wanted)
+        try:
+            return (yield from write(write_batch, t, collection, documents, vectors, embedder.model))
+        except MissingVectors as missing:
+            texts = {piece.hash: piece.text for each in documents for piece in each.pieces}
+            wanted = {each: texts[each] for each in missing.hashes}
+
+
+@dataclass(frozen=True)
+class _LookUp:
+    changed: bool
+    without_vector: dict[bytes, str]
+
+
+def _look_up(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, documents: Sequence[PreparedDocument]
+) -> _LookUp:
+    """Which documents differ from what is stored, and which of their texts have no vector yet."""
+    known = known_records(conn, t, collection.collection_id, [each.record_id for each in documents])
+    changed = [
+        each
+        for each in documents
+        if each.record_id not in known or known[each.record_id].digest != each.digest
+    ]
+    texts = {piece.hash: piece.text for each in changed for piece in each.pieces}
+    if texts and collection.space is not None:
+        space_id = collection.space.space_id
+        for hashed in embedded_hashes(conn, t, collection.collection_id, space_id, list(texts)):
+            del texts[hashed]
+    return _LookUp(bool(changed), texts)
+
+
+def _embed(embedder: Embedder, texts: dict[bytes, str]) -> dict[bytes, NDArray[np.float32]]:
+    vectors = check_vectors(
+        embedder.encode_documents(list(texts.values())),
+        count=len(texts),
+        dimensions=embedder.dimensions,
+        field="document vectors",
+    )
+    return dict(zip(texts, vectors, strict=True))

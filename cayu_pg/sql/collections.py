@@ -1,0 +1,196 @@
+"""Collections, their embedding spaces, and what a search or an ingest has to know of them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from cayu_pg.errors import InvalidInput
+from cayu_pg.sql.tables import Tables
+
+
+@dataclass(frozen=True)
+class Space:
+    """An embedding space: which model made its vectors, and how they are compared."""
+
+    space_id: int
+    model: str
+    dimensions: int
+    distance: str
+
+
+@dataclass(frozen=True)
+class CollectionRow:
+    """A collection as stored, with its active embedding space and the indexes that exist."""
+
+    collection_id: int
+    tenant: str
+    name: str
+    text_config: str
+    analyzer: str
+    k1: float
+    b: float
+    space: Space | None
+    has_hnsw: bool
+
+    @property
+    def key(self) -> dict[str, object]:
+        """The binds that every statement on the collection starts with."""
+        return {"collection_id": self.collection_id, "tenant": self.tenant}
+
+
+def find_collection(conn: sa.Connection, t: Tables, tenant: str, name: str) -> CollectionRow | None:
+    """The collection of that name, or None."""
+    c, s = t.collections, t.embedding_spaces
+    row = conn.execute(
+        sa.select(
+            c,
+            s.c.space_id,
+            s.c.model,
+            s.c.dimensions,
+            s.c.distance,
+            has_valid_index(t, "hnsw_").label("has_hnsw"),
+        )
+        .select_from(c.outerjoin(s, (s.c.collection_id == c.c.id) & (s.c.space_id == c.c.active_space_id)))
+        .where(c.c.tenant == tenant, c.c.name == name)
+    ).one_or_none()
+    if row is None:
+        return None
+    space = None if row.space_id is None else Space(row.space_id, row.model, row.dimensions, row.distance)
+    return CollectionRow(
+        row.id, row.tenant, row.name, row.text_config, row.analyzer, row.k1, row.b, space, row.has_hnsw
+    )
+
+
+def has_valid_index(t: Tables, prefix: str) -> sa.ColumnElement[bool]:
+    """Whether the collection row beside it has a usable index on request of that kind."""
+    c = t.collections
+    name = sa.func.format("%I.%I", t.schema, index_name_sql(prefix, c.c.id, c.c.active_space_id))
+    return sa.func.coalesce(
+        sa.select(sa.literal_column("i.indisvalid"))
+        .select_from(sa.text("pg_index i"))
+        .where(sa.literal_column("i.indexrelid") == sa.func.to_regclass(name))
+        .scalar_subquery(),
+        sa.false(),
+    )
+
+
+def index_name_sql(
+    prefix: str, collection_id: sa.ColumnElement[int], space_id: sa.ColumnElement[int]
+) -> sa.ColumnElement[str]:
+    """The name of an index on request, computed in SQL; `indexes.index_name` is its twin."""
+    return sa.func.concat(prefix, collection_id, "_", space_id)
+
+
+def create_collection(
+    conn: sa.Connection,
+    t: Tables,
+    *,
+    tenant: str,
+    name: str,
+    text_config: str,
+    analyzer: str,
+    k1: float,
+    b: float,
+) -> None:
+    """Create the collection unless it exists; InvalidInput for a text configuration the server has not."""
+    known = conn.scalars(sa.text("SELECT cfgname FROM pg_ts_config ORDER BY cfgname")).all()
+    if text_config not in known and not _is_config(conn, text_config):
+        raise InvalidInput("text_config", f"one of {', '.join(known)}", repr(text_config)[:80])
+    conn.execute(
+        insert(t.collections)
+        .values(tenant=tenant, name=name, text_config=text_config, analyzer=analyzer, k1=k1, b=b)
+        .on_conflict_do_nothing()
+    )
+
+
+def _is_config(conn: sa.Connection, name: str) -> bool:
+    """Whether a name, perhaps with its schema, is a configuration; asked without raising."""
+    query = "SELECT 1 FROM pg_ts_config WHERE oid::regconfig::text = :name"
+    return conn.scalar(sa.text(query), {"name": name}) is not None
+
+
+def list_collections(conn: sa.Connection, t: Tables, tenant: str) -> list[CollectionSummary]:
+    """Every collection of the tenant by name, with what it holds."""
+    c, r, k, e = t.collections, t.records, t.chunks, t.embedding_spaces
+    records = (
+        sa.select(sa.func.count())
+        .where(r.c.collection_id == c.c.id, r.c.deleted_at.is_(None), r.c.current_revision > 0)
+        .scalar_subquery()
+    )
+    chunks = sa.select(sa.func.count()).where(k.c.collection_id == c.c.id, k.c.current).scalar_subquery()
+    rows = conn.execute(
+        sa.select(c.c.name, c.c.text_config, c.c.analyzer, e.c.model, e.c.dimensions, records, chunks)
+        .select_from(c.outerjoin(e, (e.c.collection_id == c.c.id) & (e.c.space_id == c.c.active_space_id)))
+        .where(c.c.tenant == tenant)
+        .order_by(c.c.name)
+    )
+    return [CollectionSummary(*row) for row in rows]
+
+
+@dataclass(frozen=True)
+class CollectionSummary:
+    """One line about a collection."""
+
+    name: str
+    text_config: str
+    analyzer: str
+    model: str | None
+    dimensions: int | None
+    records: int
+    chunks: int
+
+
+def delete_collection(conn: sa.Connection, t: Tables, collection_id: int) -> None:
+    """Delete a collection with everything in it, table by table, so that no cascade works row by row."""
+    for table in (
+        t.chunk_lexemes,
+        t.chunk_embeddings,
+        t.revision_chunks,
+        t.chunks,
+        t.revisions,
+        t.records,
+        t.batches,
+        t.lexeme_statistics,
+        t.statistics_versions,
+        t.fusion_configs,
+        t.embedding_spaces,
+    ):
+        conn.execute(sa.delete(table).where(table.c.collection_id == collection_id))
+    conn.execute(sa.delete(t.collections).where(t.collections.c.id == collection_id))
+
+
+def ensure_space(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, *, model: str, dimensions: int
+) -> Space:
+    """The collection's active space; created for `model` by whoever writes the first vector."""
+    c, s = t.collections, t.embedding_spaces
+    # NO KEY UPDATE: foreign key checks of other writers go on.
+    conn.execute(sa.select(c.c.id).where(c.c.id == collection.collection_id).with_for_update(key_share=True))
+    found = conn.execute(
+        sa.select(s.c.space_id, s.c.model, s.c.dimensions, s.c.distance)
+        .join(c, (c.c.id == s.c.collection_id) & (c.c.active_space_id == s.c.space_id))
+        .where(s.c.collection_id == collection.collection_id)
+    ).one_or_none()
+    if found is not None:
+        return Space(*found)
+    distance = "cosine"
+    space_id = conn.scalar(
+        sa.insert(s)
+        .values(
+            collection_id=collection.collection_id,
+            tenant=collection.tenant,
+            model=model,
+            dimensions=dimensions,
+            distance=distance,
+            fingerprint=hashlib.sha256(f"{model}\n{dimensions}\n{distance}".encode()).hexdigest(),
+            state="active",
+        )
+        .returning(s.c.space_id)
+    )
+    conn.execute(sa.update(c).where(c.c.id == collection.collection_id).values(active_space_id=space_id))
+    assert space_id is not None
+    return Space(space_id, model, dimensions, distance)

@@ -1,0 +1,235 @@
+"""Word statistics: which versions a collection has, when the next is due, and how it is computed.
+
+A version pins the number of chunks, the average length and every document frequency, so that equal versions give
+equal rankings. Rows of `chunk_lexemes` carry the version whose average length weighted them; a version whose average
+is close to that of the last keeps its rows, one whose average drifted writes them anew beside the old ones and flips.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from cayu_pg.errors import Conflict
+from cayu_pg.sql.collections import CollectionRow
+from cayu_pg.sql.lexemes import average_length, reweight
+from cayu_pg.sql.tables import Tables, quoted
+
+REFRESH_SHARE = 0.2  # of the counted chunks that may be new before a refresh
+DRIFT_SHARE = 0.1  # of the average length
+FLIP_PATIENCE = 5.0  # seconds to wait for a moment without writers
+
+_COUNT_LEXEMES = """
+INSERT INTO {schema}.lexeme_statistics
+       (collection_id, version, lexeme, tenant, document_frequency, max_weight)
+SELECT :collection_id, :version, w.lexeme, :tenant, count(*),
+       max(f.tf * (:k1 + 1) / (f.tf + :k1 * (1 - :b + :b * l.length / :average)))
+FROM {schema}.chunk_lexemes l, unnest(l.tsv) w,
+     LATERAL (SELECT cardinality(w.positions)\\:\\:float8 AS tf) f
+WHERE l.collection_id = :collection_id AND l.weights_version = :weights_version AND l.current
+GROUP BY w.lexeme"""
+
+
+@dataclass(frozen=True)
+class StatisticsVersion:
+    """One version of a collection's word statistics."""
+
+    version: int
+    weights_version: int
+    chunks: int
+    average_length: float
+    newest_chunk_id: int
+
+
+def active_version(conn: sa.Connection, t: Tables, collection_id: int) -> StatisticsVersion | None:
+    """The version that searches use, or None before the first ingest."""
+    c, v = t.collections, t.statistics_versions
+    row = conn.execute(
+        sa.select(v.c.version, v.c.weights_version, v.c.chunks, v.c.average_length, v.c.newest_chunk_id)
+        .join(c, (c.c.id == v.c.collection_id) & (c.c.active_statistics == v.c.version))
+        .where(v.c.collection_id == collection_id)
+    ).one_or_none()
+    return None if row is None else StatisticsVersion(*row)
+
+
+def version_to_write(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, texts: Sequence[str]
+) -> StatisticsVersion:
+    """The version whose average weights new chunks; the caller holds the shared lock that keeps it.
+
+    The first ingest starts version 1 from the lengths of its own texts.
+    """
+    active = active_version(conn, t, collection.collection_id)
+    if active is not None:
+        return active
+    first = StatisticsVersion(1, 1, 0, average_length(conn, collection, texts), 0)
+    conn.execute(insert(t.statistics_versions).values(_row(collection, first)).on_conflict_do_nothing())
+    conn.execute(
+        sa.update(t.collections)
+        .where(t.collections.c.id == collection.collection_id, t.collections.c.active_statistics.is_(None))
+        .values(active_statistics=1)
+    )
+    return active_version(conn, t, collection.collection_id) or first
+
+
+def refresh_is_due(conn: sa.Connection, t: Tables, collection_id: int) -> bool:
+    """Whether enough chunks are newer than the active version; counts no further than it must."""
+    active = active_version(conn, t, collection_id)
+    if active is None:
+        return False
+    allowed = int(active.chunks * REFRESH_SHARE)
+    k = t.chunks
+    newer = (
+        sa.select(k.c.chunk_id)
+        .where(k.c.collection_id == collection_id, k.c.chunk_id > active.newest_chunk_id, k.c.current)
+        .limit(allowed + 1)
+        .subquery()
+    )
+    return (conn.scalar(sa.select(sa.func.count()).select_from(newer)) or 0) > allowed
+
+
+def refresh(conn: sa.Connection, t: Tables, collection: CollectionRow) -> StatisticsVersion | None:
+    """Compute the next version and make it the active one; None when somebody else is at it.
+
+    Writers go on meanwhile; they wait only while rows that they wrote during a re-weighting are caught up.
+    Raises Conflict when no moment without writers comes for that; then nothing has changed.
+    """
+    key = _lock_key("statistics", collection.collection_id)
+    if not conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))):
+        return None
+    active = active_version(conn, t, collection.collection_id)
+    if active is None:
+        return None
+    following = _measured(conn, t, collection.collection_id, active)
+    conn.execute(sa.insert(t.statistics_versions).values(_row(collection, following)))
+    if following.weights_version != active.weights_version:
+        _rewrite(conn, t, collection, active, following)
+    _count_lexemes(conn, t, collection, following)
+    _flip(conn, t, collection.collection_id, following)
+    return following
+
+
+def lock_weights_shared(conn: sa.Connection, collection_id: int) -> None:
+    """Keep the weights version from changing until the transaction ends; writers do not exclude each other."""
+    lock = sa.func.pg_advisory_xact_lock_shared(_lock_key("weights", collection_id))
+    conn.execute(sa.select(lock))
+
+
+def _lock_weights(conn: sa.Connection, collection_id: int) -> None:
+    """Keep writers out. Polled: a waiting lock would make later writers wait behind it for an older one."""
+    lock = sa.func.pg_try_advisory_xact_lock(_lock_key("weights", collection_id))
+    deadline = time.monotonic() + FLIP_PATIENCE
+    while not conn.scalar(sa.select(lock)):
+        if time.monotonic() > deadline:
+            raise Conflict(
+                "writers kept the word statistics from changing; they are refreshed after a later ingest"
+            )
+        conn.execute(sa.select(sa.func.pg_sleep(0.01)))
+
+
+def _measured(
+    conn: sa.Connection, t: Tables, collection_id: int, active: StatisticsVersion
+) -> StatisticsVersion:
+    lexemes = t.chunk_lexemes
+    count, average, newest = conn.execute(
+        sa.select(
+            sa.func.count(),
+            sa.func.coalesce(sa.cast(sa.func.avg(lexemes.c.length), sa.Double), 1.0),
+            sa.func.coalesce(sa.func.max(lexemes.c.chunk_id), 0),
+        ).where(
+            lexemes.c.collection_id == collection_id,
+            lexemes.c.weights_version == active.weights_version,
+            lexemes.c.current,
+        )
+    ).one()
+    version, average = active.version + 1, max(1.0, average)
+    if abs(average / active.average_length - 1) <= DRIFT_SHARE:
+        return StatisticsVersion(version, active.weights_version, count, active.average_length, newest)
+    return StatisticsVersion(version, version, count, average, newest)
+
+
+def _rewrite(
+    conn: sa.Connection,
+    t: Tables,
+    collection: CollectionRow,
+    active: StatisticsVersion,
+    following: StatisticsVersion,
+) -> None:
+    def write_missing() -> int:
+        return reweight(
+            conn,
+            t,
+            collection,
+            old_version=active.weights_version,
+            version=following.version,
+            average=following.average_length,
+        )
+
+    write_missing()
+    _lock_weights(conn, collection.collection_id)
+    write_missing()
+    # A chunk retired between the two passes must not stay current in the new rows.
+    lexemes, k = t.chunk_lexemes, t.chunks
+    conn.execute(
+        sa.update(lexemes)
+        .where(
+            lexemes.c.collection_id == collection.collection_id,
+            lexemes.c.weights_version == following.version,
+            k.c.collection_id == collection.collection_id,
+            k.c.chunk_id == lexemes.c.chunk_id,
+            k.c.current != lexemes.c.current,
+        )
+        .values(current=k.c.current)
+    )
+
+
+def _count_lexemes(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, version: StatisticsVersion
+) -> None:
+    conn.execute(
+        sa.text(_COUNT_LEXEMES.format(schema=quoted(t.schema))),
+        {
+            **collection.key,
+            "k1": collection.k1,
+            "b": collection.b,
+            "version": version.version,
+            "weights_version": version.weights_version,
+            "average": version.average_length,
+        },
+    )
+
+
+def _flip(conn: sa.Connection, t: Tables, collection_id: int, version: StatisticsVersion) -> None:
+    c = t.collections
+    conn.execute(sa.update(c).where(c.c.id == collection_id).values(active_statistics=version.version))
+    for table in (t.lexeme_statistics, t.statistics_versions):
+        conn.execute(
+            sa.delete(table).where(table.c.collection_id == collection_id, table.c.version != version.version)
+        )
+    lexemes = t.chunk_lexemes
+    conn.execute(
+        sa.delete(lexemes).where(
+            lexemes.c.collection_id == collection_id,
+            lexemes.c.weights_version != version.weights_version,
+        )
+    )
+
+
+def _row(collection: CollectionRow, version: StatisticsVersion) -> dict[str, object]:
+    return {
+        **collection.key,
+        "version": version.version,
+        "weights_version": version.weights_version,
+        "chunks": version.chunks,
+        "average_length": version.average_length,
+        "newest_chunk_id": version.newest_chunk_id,
+    }
+
+
+def _lock_key(purpose: str, collection_id: int) -> int:
+    return (zlib.crc32(f"cayu_pg:{purpose}".encode()) << 31) ^ collection_id
