@@ -1,0 +1,255 @@
+"""Every operation of a store as steps, so that both doors offer the same and differ only in how they drive them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from cayu_pg import bm25
+from cayu_pg.analysis import analyzer_name
+from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder
+from cayu_pg.errors import InvalidInput, NotFound
+from cayu_pg.ingesting import Cutting, IngestReport, Progress, ingest, refresh_if_due
+from cayu_pg.migrating import check_schema
+from cayu_pg.query import SearchResult
+from cayu_pg.records import Record, Revision, content_hash
+from cayu_pg.reranking import Reranker
+from cayu_pg.retrieval import SearchRequest, StaleCollection, search
+from cayu_pg.sql import collections as sql_collections
+from cayu_pg.sql import indexes, statistics
+from cayu_pg.sql import records as sql_records
+from cayu_pg.sql.batches import delete_records
+from cayu_pg.sql.collections import CollectionRow, CollectionSummary
+from cayu_pg.sql.settings import set_for_build
+from cayu_pg.sql.tables import Tables, build_tables
+from cayu_pg.steps import Steps, maintain, read, write
+from cayu_pg.texts import clean
+
+R = TypeVar("R")
+MAX_NAME = 512
+
+
+@dataclass
+class StoreState:
+    """What the objects of one store share; `tables` is found with the first statement."""
+
+    schema: str
+    embedder: Embedder | None = None
+    reranker: Reranker | None = None
+    tables: Tables | None = None
+    borrowed: bool = False  # the connection is the caller's: no maintenance after writes
+
+
+@dataclass
+class CollectionState:
+    """A collection of a store; `row` is what was last seen of it."""
+
+    store: StoreState
+    tables: Tables
+    row: CollectionRow
+    embedder: Embedder = field(default_factory=SentenceTransformerEmbedder)
+
+
+@dataclass(frozen=True)
+class CollectionSettings:
+    """How a collection is made when it does not exist."""
+
+    text_config: str = "english"
+    analyzer: str | None = None
+    embedder: Embedder | None = None
+
+
+def open_tables(state: StoreState) -> Steps[Tables]:
+    """The tables, after a check that the schema is migrated as far as this version needs."""
+    if state.tables is None:
+        extension = yield from read(check_schema, state.schema)
+        state.tables = build_tables(state.schema, extension.schema)
+    return state.tables
+
+
+def open_collection(
+    state: StoreState, tenant: str, name: str, settings: CollectionSettings, create: bool
+) -> Steps[CollectionState]:
+    """The collection of that name; created when absent, or NotFound."""
+    check_name("collection", name)
+    check_name("tenant", tenant)
+    analyzer = analyzer_name(settings.analyzer)
+    if not isinstance(settings.text_config, str):
+        raise InvalidInput("text_config", "the name of a configuration", type(settings.text_config).__name__)
+    tables = yield from open_tables(state)
+    row = yield from read(sql_collections.find_collection, tables, tenant, name)
+    if row is None and create:
+        yield from write(
+            sql_collections.create_collection,
+            tables,
+            tenant=tenant,
+            name=name,
+            text_config=settings.text_config,
+            analyzer=analyzer,
+            k1=bm25.K1,
+            b=bm25.B,
+        )
+        row = yield from read(sql_collections.find_collection, tables, tenant, name)
+    if row is None:
+        raise NotFound("collection", name)
+    embedder = settings.embedder or state.embedder or SentenceTransformerEmbedder()
+    return CollectionState(state, tables, row, embedder)
+
+
+def list_collections(state: StoreState, tenant: str) -> Steps[list[CollectionSummary]]:
+    """What the tenant has."""
+    tables = yield from open_tables(state)
+    return (yield from read(sql_collections.list_collections, tables, tenant))
+
+
+def drop_collection(state: StoreState, tenant: str, name: str) -> Steps[bool]:
+    """Delete a collection with everything in it; whether there was one."""
+    check_name("collection", name)
+    tables = yield from open_tables(state)
+    row = yield from read(sql_collections.find_collection, tables, tenant, name)
+    if row is None:
+        return False
+    yield from write(_drop, tables, row.collection_id)
+    return True
+
+
+def _drop(conn: sa.Connection, tables: Tables, collection_id: int) -> None:
+    sql_collections.delete_collection(conn, tables, collection_id)
+    indexes.drop_indexes(conn, tables, collection_id)
+
+
+def ingest_documents(
+    state: CollectionState, documents: object, cutting: Cutting, on_error: Any, progress: Progress | None
+) -> Steps[IngestReport]:
+    """Ingest, and look again at the collection if this was the first."""
+    report = yield from ingest(
+        state.tables,
+        state.row,
+        state.embedder,
+        documents,
+        cutting=cutting,
+        on_error=on_error,
+        progress=progress,
+        refresh=not state.store.borrowed,
+    )
+    if state.row.space is None:
+        yield from look_again(state)
+    return report
+
+
+def search_collection(state: CollectionState, request: SearchRequest) -> Steps[SearchResult]:
+    """Search; once more when the collection turns out to have changed since it was looked up."""
+    if state.row.space is None:  # nobody had ingested when it was looked up
+        yield from look_again(state)
+    return (yield from retried(state, lambda: search(state.tables, state.row, state.embedder, request)))
+
+
+def retried(state: CollectionState, steps: Callable[[], Steps[R]]) -> Steps[R]:
+    """The steps, repeated once after looking again if what was known of the collection is outdated."""
+    try:
+        return (yield from steps())
+    except StaleCollection:
+        yield from look_again(state)
+        return (yield from steps())
+
+
+def look_again(state: CollectionState) -> Steps[None]:
+    """Refresh what is known of the collection; NotFound when it was dropped."""
+    row = yield from read(sql_collections.find_collection, state.tables, state.row.tenant, state.row.name)
+    if row is None:
+        raise NotFound("collection", state.row.name)
+    state.row = row
+
+
+def get_record(state: CollectionState, record_id: str, revision: int | None) -> Steps[Record | None]:
+    """A record now, or at a revision."""
+    check_name("record_id", record_id)
+    if revision is not None and (type(revision) is not int or not 1 <= revision < 2**31):
+        raise InvalidInput("revision", "an int from 1", repr(revision)[:40])
+    return (
+        yield from read(sql_records.read_record, state.tables, state.row.collection_id, record_id, revision)
+    )
+
+
+def record_history(state: CollectionState, record_id: str) -> Steps[list[Revision]]:
+    """Every revision of a record, oldest first."""
+    check_name("record_id", record_id)
+    return (yield from read(sql_records.read_history, state.tables, state.row.collection_id, record_id))
+
+
+def delete(state: CollectionState, record_ids: str | Sequence[str]) -> Steps[int]:
+    """Delete records; how many there were."""
+    ids = [record_ids] if isinstance(record_ids, str) else list(record_ids)
+    for each in ids:
+        check_name("record_id", each)
+    if not ids:
+        return 0
+    deleted = yield from write(delete_records, state.tables, state.row, sorted(set(ids)))
+    if deleted and not state.store.borrowed:
+        yield from refresh_if_due(state.tables, state.row)
+    return deleted
+
+
+def count(state: CollectionState) -> Steps[int]:
+    """How many records there are."""
+    return (yield from read(sql_records.count_records, state.tables, state.row.collection_id))
+
+
+def records(state: CollectionState, after: str | None, limit: int) -> Steps[list[Record]]:
+    """A page of records in the order of their ids."""
+    if after is not None:
+        check_name("after", after)
+    if type(limit) is not int or not 1 <= limit <= 10_000:
+        raise InvalidInput("limit", "an int from 1 to 10000", repr(limit)[:40])
+    return (yield from read(sql_records.read_records, state.tables, state.row.collection_id, after, limit))
+
+
+def list_all(state: CollectionState) -> Steps[list[str]]:
+    """The texts of all records."""
+    return (yield from read(sql_records.read_texts, state.tables, state.row.collection_id))
+
+
+def store_text(state: CollectionState, content: str) -> Steps[str]:
+    """Ingest one text; the id of its record."""
+    yield from ingest_documents(state, [content], Cutting(), "raise", None)
+    return content_hash(content).hex()
+
+
+def refresh_statistics(state: CollectionState) -> Steps[bool]:
+    """Compute the word statistics anew; False when somebody else is at it."""
+    return (yield from write(statistics.refresh, state.tables, state.row)) is not None
+
+
+def reindex(state: CollectionState, min_chunks: int) -> Steps[list[str]]:
+    """Build the indexes that the collection wants and lacks; their names."""
+    yield from look_again(state)
+    plans = yield from read(indexes.plan_indexes, state.tables, state.row, min_chunks)
+    built = []
+    for plan in plans:
+        if not plan.valid:
+            yield from maintain(_build, state.tables, plan)
+            built.append(plan.name)
+    if built:
+        yield from look_again(state)
+    return built
+
+
+def _build(conn: sa.Connection, tables: Tables, plan: indexes.IndexPlan) -> None:
+    set_for_build(conn, memory_mb=512, workers=2)
+    indexes.build_index(conn, tables, plan)
+
+
+def check_name(field: str, value: object) -> str:
+    """A name as Postgres and identities can keep it; InvalidInput otherwise."""
+    if not isinstance(value, str):
+        raise InvalidInput(field, "text", f"a value of type {type(value).__name__}")
+    try:
+        clean(value)
+    except ValueError as error:
+        raise InvalidInput(field, "a name", f"text that {error}") from None
+    if len(value.encode()) > 1024 or (field in ("collection", "tenant") and len(value) > MAX_NAME):
+        raise InvalidInput(field, "a shorter name", f"{len(value)} characters")
+    return value
