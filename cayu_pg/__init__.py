@@ -1,1 +1,143 @@
-"""Retrieval in the Postgres you already run."""
+"""cayu_pg: a retrieval store in the Postgres you already run.
+
+pgvector and BM25 on tsvector, fused by an auditable weighted reciprocal-rank fusion; chat transcripts as validated
+JSONB rows. Start with `Store` (or `AsyncStore`), `Collection.ingest` and `Collection.search`.
+"""
+
+from cayu_pg.async_store import AsyncCollection, AsyncStore
+from cayu_pg.context import format_context
+from cayu_pg.embedding import Embedder, HashEmbedder, SentenceTransformerEmbedder
+from cayu_pg.errors import (
+    CayuPgError,
+    Conflict,
+    DatabaseError,
+    DimensionMismatch,
+    InvalidFilter,
+    InvalidInput,
+    MissingDependency,
+    MissingExtension,
+    NotFound,
+    NotMigrated,
+    QueryCanceled,
+    SchemaError,
+    SchemaTooNew,
+    Unreachable,
+)
+from cayu_pg.fused import (
+    FusedChannelMatch,
+    FusedRetrievalCandidate,
+    RetrievalChannelDiagnostics,
+    RetrievalFusionDiagnostics,
+    RetrievalFusionResult,
+)
+from cayu_pg.fusion import (
+    WEIGHTED_RECIPROCAL_RANK_FUSION_VERSION,
+    WeightedReciprocalRankFusion,
+    WeightedReciprocalRankFusionConfig,
+)
+from cayu_pg.ingesting import IngestProgress, IngestReport, Refusal
+from cayu_pg.messages import (
+    CitationPart,
+    CitationProvenance,
+    FilePart,
+    HostedToolCallPart,
+    Message,
+    MessageRole,
+    PeerContentPart,
+    ProviderStatePart,
+    StructuredOutputPart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolResultPart,
+    WebSearchAction,
+    WebSearchAPISource,
+    WebSearchSource,
+    copy_message,
+    detach_message,
+)
+from cayu_pg.migrating import migrate
+from cayu_pg.query import ChannelDiagnostics, SearchDiagnostics, SearchHit, SearchResult
+from cayu_pg.rag import ingest, retrieve
+from cayu_pg.ranking import RankedRetrievalChannel, RankedRetrievalHit, RetrievalCandidateIdentity
+from cayu_pg.records import Document, Record, Revision
+from cayu_pg.reranking import DEFAULT_RERANK_MODEL, CrossEncoderReranker, Reranker, rerank
+from cayu_pg.splitting import split_text
+from cayu_pg.sql.collections import CollectionSummary
+from cayu_pg.store import Collection, Store
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DEFAULT_RERANK_MODEL",
+    "WEIGHTED_RECIPROCAL_RANK_FUSION_VERSION",
+    "AsyncCollection",
+    "AsyncStore",
+    "CayuPgError",
+    "ChannelDiagnostics",
+    "CitationPart",
+    "CitationProvenance",
+    "Collection",
+    "CollectionSummary",
+    "Conflict",
+    "CrossEncoderReranker",
+    "DatabaseError",
+    "DimensionMismatch",
+    "Document",
+    "Embedder",
+    "FilePart",
+    "FusedChannelMatch",
+    "FusedRetrievalCandidate",
+    "HashEmbedder",
+    "HostedToolCallPart",
+    "IngestProgress",
+    "IngestReport",
+    "InvalidFilter",
+    "InvalidInput",
+    "Message",
+    "MessageRole",
+    "MissingDependency",
+    "MissingExtension",
+    "NotFound",
+    "NotMigrated",
+    "PeerContentPart",
+    "ProviderStatePart",
+    "QueryCanceled",
+    "RankedRetrievalChannel",
+    "RankedRetrievalHit",
+    "Record",
+    "Refusal",
+    "Reranker",
+    "RetrievalCandidateIdentity",
+    "RetrievalChannelDiagnostics",
+    "RetrievalFusionDiagnostics",
+    "RetrievalFusionResult",
+    "Revision",
+    "SchemaError",
+    "SchemaTooNew",
+    "SearchDiagnostics",
+    "SearchHit",
+    "SearchResult",
+    "SentenceTransformerEmbedder",
+    "Store",
+    "StructuredOutputPart",
+    "TextPart",
+    "ThinkingPart",
+    "ToolCallPart",
+    "ToolResultPart",
+    "Unreachable",
+    "WebSearchAPISource",
+    "WebSearchAction",
+    "WebSearchSource",
+    "WeightedReciprocalRankFusion",
+    "WeightedReciprocalRankFusionConfig",
+    "__version__",
+    "copy_message",
+    "detach_message",
+    "format_context",
+    "ingest",
+    "migrate",
+    "rerank",
+    "retrieve",
+    "split_text",
+]

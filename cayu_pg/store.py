@@ -1,0 +1,340 @@
+"""The synchronous door: Store and Collection, which open the transactions that the operations ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+
+import sqlalchemy as sa
+
+from cayu_pg import operations
+from cayu_pg.embedding import Embedder
+from cayu_pg.errors import InvalidInput, Unreachable
+from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
+from cayu_pg.ingesting import Cutting, IngestReport, Progress
+from cayu_pg.migrating import check_schema_name, migrate
+from cayu_pg.operations import CollectionSettings, CollectionState, StoreState
+from cayu_pg.query import SearchResult
+from cayu_pg.records import Record, Revision
+from cayu_pg.reranking import Reranker
+from cayu_pg.retrieval import CHANNELS, search_request
+from cayu_pg.sql.collections import CollectionSummary
+from cayu_pg.sql.engine import open_engine
+from cayu_pg.sql.errors import translated
+from cayu_pg.sql.indexes import MIN_CHUNKS
+from cayu_pg.sql.tables import DEFAULT_SCHEMA
+from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from cayu_pg.embedded import EmbeddedServer
+
+R = TypeVar("R")
+
+
+class _Connections(Protocol):
+    """Where the steps of one door get their connections."""
+
+    def reading(self, function: Callable[[sa.Connection], R]) -> R: ...
+    def writing(self, function: Callable[[sa.Connection], R]) -> R: ...
+    def maintaining(self, function: Callable[[sa.Connection], R]) -> R: ...
+
+
+class _Pool:
+    """Connections of an engine: each step is a transaction of its own."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+
+    def reading(self, function: Callable[[sa.Connection], R]) -> R:
+        try:
+            return self._read(function)
+        except Unreachable as error:
+            cause = error.__cause__
+            if not (isinstance(cause, sa.exc.DBAPIError) and cause.connection_invalidated):
+                raise
+            return self._read(function)  # a pooled connection had died; reading again repeats nothing
+
+    def _read(self, function: Callable[[sa.Connection], R]) -> R:
+        # One snapshot for all statements of the step.
+        with translated(), self.engine.connect() as conn:
+            return function(conn.execution_options(isolation_level="REPEATABLE READ"))
+
+    def writing(self, function: Callable[[sa.Connection], R]) -> R:
+        with translated(), self.engine.begin() as conn:
+            return function(conn)
+
+    def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
+        with translated(), self.engine.connect() as conn:
+            try:
+                return function(conn.execution_options(isolation_level="AUTOCOMMIT"))
+            finally:
+                conn.invalidate()  # its settings were changed for the session
+
+
+class _Borrowed:
+    """The caller's connection: we never commit, and leave behind neither settings nor a failed transaction."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self.connection = connection
+
+    def reading(self, function: Callable[[sa.Connection], R]) -> R:
+        with translated():
+            savepoint = self.connection.begin_nested()
+            try:
+                return function(self.connection)
+            finally:
+                savepoint.rollback()  # restores every SET LOCAL of the step
+
+    def writing(self, function: Callable[[sa.Connection], R]) -> R:
+        with translated(), self.connection.begin_nested():
+            return function(self.connection)
+
+    def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
+        raise InvalidInput(
+            "store", "a store with connections of its own", "one that uses the caller's transaction"
+        )
+
+
+class Store:
+    """A retrieval store in a migrated schema of a Postgres database.
+
+    `url_or_engine` is a `postgresql://` URL or a SQLAlchemy Engine, which stays the caller's. Nothing is sent before
+    the first operation. Without `embedder` all-MiniLM-L6-v2 is loaded when first needed.
+    """
+
+    def __init__(
+        self,
+        url_or_engine: str | sa.URL | sa.Engine,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        embedder: Embedder | None = None,
+        reranker: Reranker | None = None,
+    ) -> None:
+        self._owns_engine = not isinstance(url_or_engine, sa.Engine)
+        self._engine = url_or_engine if isinstance(url_or_engine, sa.Engine) else open_engine(url_or_engine)
+        self._connections: _Connections = _Pool(self._engine)
+        self._state = StoreState(check_schema_name(schema), embedder, reranker)
+        self._tenant = "default"
+        self._server: EmbeddedServer | None = None
+
+    @classmethod
+    def embedded(
+        cls,
+        path: str | Path | None = None,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        embedder: Embedder | None = None,
+        reranker: Reranker | None = None,
+    ) -> Self:
+        """A store in a private PostgreSQL with pgvector, started and migrated on first use.
+
+        `path` is the data directory, by default one in the user's data directory. `close()` stops the server unless
+        somebody else uses it.
+        """
+        from cayu_pg.embedded import EmbeddedServer
+
+        server = EmbeddedServer.start(None if path is None else Path(path))
+        try:
+            migrate(server.url, schema=schema)
+            store = cls(server.url, schema=schema, embedder=embedder, reranker=reranker)
+        except BaseException:
+            server.close()
+            raise
+        store._server = server
+        return store
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The SQLAlchemy Engine."""
+        return self._engine
+
+    def collection(
+        self,
+        name: str,
+        *,
+        tenant: str | None = None,
+        text_config: str = "english",
+        analyzer: str | None = None,
+        embedder: Embedder | None = None,
+        create: bool = True,
+    ) -> Collection:
+        """The collection `name`; made with these settings when absent, or NotFound without `create`."""
+        settings = CollectionSettings(text_config, analyzer, embedder)
+        steps = operations.open_collection(self._state, self._tenant_or(tenant), name, settings, create)
+        return Collection(self, self._run(steps))
+
+    def collections(self) -> list[CollectionSummary]:
+        """The tenant's collections by name, with what they hold."""
+        return self._run(operations.list_collections(self._state, self._tenant))
+
+    def drop_collection(self, name: str) -> bool:
+        """Delete a collection with everything in it; whether there was one."""
+        return self._run(operations.drop_collection(self._state, self._tenant, name))
+
+    def for_tenant(self, tenant: str) -> Store:
+        """The same store for one tenant."""
+        return self._derived(tenant=operations.check_name("tenant", tenant))
+
+    def using(self, connection: sa.Connection | Session) -> Store:
+        """The same store inside the caller's transaction, which only the caller commits or rolls back."""
+        conn = connection if isinstance(connection, sa.Connection) else _connection_of(connection)
+        return self._derived(connections=_Borrowed(conn))
+
+    def close(self) -> None:
+        """Close the connections, and the embedded server unless somebody else uses it."""
+        if self._owns_engine:
+            self._engine.dispose()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _tenant_or(self, tenant: str | None) -> str:
+        return self._tenant if tenant is None else tenant
+
+    def _derived(self, *, tenant: str | None = None, connections: _Connections | None = None) -> Store:
+        store = Store.__new__(Store)
+        store._owns_engine = False
+        store._engine = self._engine
+        store._connections = connections or self._connections
+        state = self._state
+        borrowed = state.borrowed or connections is not None
+        store._state = StoreState(state.schema, state.embedder, state.reranker, state.tables, borrowed)
+        store._tenant = tenant or self._tenant
+        store._server = None
+        return store
+
+    def _run(self, steps: Steps[R]) -> R:
+        return drive(steps, self._perform)
+
+    def _perform(self, step: Step) -> Any:
+        match step:
+            case Read(function):
+                return self._connections.reading(function)
+            case Write(function):
+                return self._connections.writing(function)
+            case Maintain(function):
+                return self._connections.maintaining(function)
+            case Compute(call):
+                return call()
+
+
+def _connection_of(session: object) -> sa.Connection:
+    """The connection of an ORM session, told by what it offers, so that the ORM need not be imported."""
+    connection = getattr(session, "connection", None)
+    found = connection() if callable(connection) else None
+    if not isinstance(found, sa.Connection):
+        raise InvalidInput("connection", "a SQLAlchemy Connection or Session", type(session).__name__)
+    return found
+
+
+class Collection:
+    """One searchable set of documents."""
+
+    def __init__(self, store: Store, state: CollectionState) -> None:
+        self._run = store._run
+        self._state = state
+
+    @property
+    def name(self) -> str:
+        """What the collection is called in its tenant."""
+        return self._state.row.name
+
+    def ingest(
+        self,
+        documents: object,
+        *,
+        chunk_size: int = 1000,
+        chunk_overlap: int = 200,
+        separators: list[str] | None = None,
+        length_function: Callable[[str], int] = len,
+        on_error: Literal["raise", "skip"] = "raise",
+        progress: Progress | None = None,
+    ) -> IngestReport:
+        """Bring documents into the collection: texts, Documents or mappings, one or an iterable of any length.
+
+        Only what differs from what is stored is embedded and written, in batches that commit one by one. With
+        `on_error="skip"` a bad document is reported and the rest goes on. Raises InvalidInput.
+        """
+        cutting = Cutting(chunk_size, chunk_overlap, separators, length_function)
+        return self._run(operations.ingest_documents(self._state, documents, cutting, on_error, progress))
+
+    def search(
+        self,
+        query: str,
+        *,
+        limit: int = 10,
+        channels: Sequence[str] = CHANNELS,
+        candidates: int = 100,
+        fusion: WeightedReciprocalRankFusionConfig | None = None,
+        per_record: bool = False,
+        exact: bool = False,
+        max_distance: float | None = None,
+        timeout: float | None = None,
+        n_results: int | None = None,
+    ) -> SearchResult:
+        """The `limit` best passages for a question, from both channels fused.
+
+        `candidates` is how many hits each channel may contribute; `per_record` shows only the best passage of each
+        record; `exact` goes past the approximate index; `max_distance` cuts the vector channel; `timeout` is in
+        seconds. `n_results` is another name for `limit`.
+        """
+        request = search_request(
+            query,
+            limit=limit if n_results is None else n_results,
+            channels=channels,
+            candidates=candidates,
+            fusion=fusion,
+            per_record=per_record,
+            exact=exact,
+            max_distance=max_distance,
+            timeout=timeout,
+        )
+        return self._run(operations.search_collection(self._state, request))
+
+    def get(self, record_id: str, *, revision: int | None = None) -> Record | None:
+        """The record now, or at a revision; None when it does not exist (there) or is deleted."""
+        return self._run(operations.get_record(self._state, record_id, revision))
+
+    def history(self, record_id: str) -> list[Revision]:
+        """Every revision of the record, oldest first."""
+        return self._run(operations.record_history(self._state, record_id))
+
+    def delete(self, record_ids: str | Sequence[str]) -> int:
+        """Take records out of search, their history kept; how many there were."""
+        return self._run(operations.delete(self._state, record_ids))
+
+    def count(self) -> int:
+        """How many records there are."""
+        return self._run(operations.count(self._state))
+
+    def records(self, *, after: str | None = None, limit: int = 100) -> list[Record]:
+        """A page of records in the order of their ids, from behind the id `after`."""
+        return self._run(operations.records(self._state, after, limit))
+
+    def store(self, content: str) -> str:
+        """Ingest one text; the id of its record."""
+        return self._run(operations.store_text(self._state, content))
+
+    def list_all(self) -> list[str]:
+        """The texts of all records in the order of their ids."""
+        return self._run(operations.list_all(self._state))
+
+    def reindex(self, *, min_chunks: int = MIN_CHUNKS) -> list[str]:
+        """Build the vector and word indexes that a collection of this size wants; the names of those built."""
+        return self._run(operations.reindex(self._state, min_chunks))
+
+    def refresh_statistics(self) -> bool:
+        """Compute the word statistics anew; False when somebody else is at it."""
+        return self._run(operations.refresh_statistics(self._state))

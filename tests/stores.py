@@ -1,0 +1,58 @@
+"""What store tests share: an embedder that counts, and the statements that an engine sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from cayu_pg.embedding import HashEmbedder
+
+
+class CountingEmbedder:
+    """A HashEmbedder that remembers which texts it was given."""
+
+    def __init__(self, dimensions: int = 32) -> None:
+        self._inner = HashEmbedder(dimensions)
+        self.model = self._inner.model
+        self.documents: list[str] = []
+        self.queries: list[str] = []
+
+    @property
+    def dimensions(self) -> int:
+        return self._inner.dimensions
+
+    def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.documents += texts
+        return self._inner.encode_documents(texts)
+
+    def encode_query(self, text: str) -> NDArray[np.float32]:
+        self.queries.append(text)
+        return self._inner.encode_query(text)
+
+
+@contextmanager
+def statements_of(engine: sa.Engine) -> Iterator[list[str]]:
+    """The statements that go through SQLAlchemy on the engine meanwhile."""
+    sent: list[str] = []
+
+    def note(*arguments: object) -> None:
+        sent.append(str(arguments[2]))
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", note)
+
+
+def rows(engine: sa.Engine, query: str) -> list[tuple[object, ...]]:
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(sa.text(query))]
+
+
+def scalar(engine: sa.Engine, query: str) -> object:
+    return rows(engine, query)[0][0]
