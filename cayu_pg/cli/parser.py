@@ -1,0 +1,117 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from cayu_pg.cli import commands
+from cayu_pg.cli.demo import run_demo
+from cayu_pg.sql.tables import DEFAULT_SCHEMA
+
+_Kinds: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="cayu-pg",
+        description="A retrieval store in the Postgres you already run.",
+        epilog="Without --url or CAYU_PG_URL a private embedded PostgreSQL is used.",
+    )
+    kinds = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_demo(kinds)
+    _add_migrate(kinds)
+    _add_ingest(kinds)
+    _add_search(kinds, "search", "find the passages that answer a question", commands.run_search)
+    _add_search(kinds, "explain", "search, and say why the hits stand in this order", commands.run_explain)
+    _add_collections(kinds)
+    _add_reindex(kinds)
+    _add_embedded(kinds)
+    return parser
+
+
+def _command(kinds: _Kinds, name: str, summary: str, run: object) -> argparse.ArgumentParser:
+    command = kinds.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    command.set_defaults(run=run)
+    where = command.add_argument_group("where")
+    where.add_argument("--url", default=os.environ.get("CAYU_PG_URL"), help="postgresql:// URL of a database")
+    where.add_argument("--data", type=Path, help="data directory of the embedded server")
+    where.add_argument("--schema", default=DEFAULT_SCHEMA, help="schema of the tables (%(default)s)")
+    where.add_argument("--tenant", default="default", help="whose data (%(default)s)")
+    return command
+
+
+def _json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def _collection(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-c", "--collection", default="documents", help="collection (%(default)s)")
+    command.add_argument(
+        "--model",
+        default="sentence-transformers/all-MiniLM-L6-v2",
+        help="embedding model by name or path; hash-64 needs no model (%(default)s)",
+    )
+
+
+def _add_demo(kinds: _Kinds) -> None:
+    command = _command(
+        kinds, "demo", "ingest Python's own language reference and ask it three questions", run_demo
+    )
+    _json(command)
+
+
+def _add_migrate(kinds: _Kinds) -> None:
+    command = _command(kinds, "migrate", "create or upgrade the schema", commands.run_migrate)
+    command.add_argument("--revision", default="head", help="head, base, or a revision (%(default)s)")
+
+
+def _add_ingest(kinds: _Kinds) -> None:
+    command = _command(
+        kinds, "ingest", "bring files into a collection; only what changed is written", commands.run_ingest
+    )
+    command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files and directories")
+    _collection(command)
+    command.add_argument("--text-config", default="english", help="text search configuration (%(default)s)")
+    command.add_argument("--analyzer", help="standard, or ngram for scripts without spaces")
+    command.add_argument("--chunk-size", type=int, default=1000, help="characters (%(default)s)")
+    command.add_argument("--chunk-overlap", type=int, default=200, help="characters (%(default)s)")
+    _json(command)
+
+
+def _add_search(kinds: _Kinds, name: str, summary: str, run: object) -> None:
+    command = _command(kinds, name, summary, run)
+    command.add_argument("query", help="a question, or words")
+    _collection(command)
+    command.add_argument("-n", "--limit", type=int, default=5, help="hits (%(default)s)")
+    command.add_argument("--channel", action="append", choices=["vector", "text"], help="only this channel")
+    command.add_argument("--per-record", action="store_true", help="the best passage of each record")
+    command.add_argument("--exact", action="store_true", help="without the approximate index")
+    _json(command)
+
+
+def _add_collections(kinds: _Kinds) -> None:
+    command = _command(
+        kinds, "collections", "list the collections and what they hold", commands.run_collections
+    )
+    _json(command)
+
+
+def _add_reindex(kinds: _Kinds) -> None:
+    command = _command(
+        kinds, "reindex", "build the indexes that a collection wants and lacks", commands.run_reindex
+    )
+    _collection(command)
+    command.add_argument("--min-chunks", type=int, help="build from this size on")
+    _json(command)
+
+
+def _add_embedded(kinds: _Kinds) -> None:
+    command = kinds.add_parser("embedded", help="start, stop or look at the embedded server")
+    command.add_argument("action", choices=["start", "stop", "status"])
+    command.add_argument("--data", type=Path, help="data directory of the embedded server")
+    _json(command)
+    command.set_defaults(run=commands.run_embedded)
