@@ -15,23 +15,18 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "cayu_pg"
 
 # From the bottom up; a module imports from its own layer and those below. `sql` and `cli` are whole folders.
-LAYERS: tuple[tuple[str, set[str]], ...] = (
-    ("errors", {"errors"}),
-    (
-        "types",
-        {
-            "canonical_json", "durable_json", "frozen_maps", "fused", "message_parts", "messages", "query", "ranking",
-            "records", "texts", "web_evidence", "web_urls",
-        },
-    ),
-    ("pure", {"analysis", "bm25", "context", "evaluation", "fusion", "message_formats", "splitting", "tuning"}),
-    ("models and sql", {"embedding", "reranking", "sql"}),
-    ("pipelines", {"ingesting", "migrating", "operations", "rag", "retrieval", "steps"}),
-    ("doors", {"async_store", "async_transcripts", "embedded", "settings", "store", "transcripts"}),
-    ("package", {"__init__"}),
-    ("cli", {"__main__", "cli"}),
-)  # fmt: skip
-LEVEL = {name: level for level, (_, names) in enumerate(LAYERS) for name in names}
+LAYERS = {
+    "errors": "errors",
+    "types": "canonical_json durable_json filters frozen_maps fused message_parts messages query ranking records"
+    " texts web_evidence web_urls",
+    "pure": "analysis bm25 context continuation evaluation fusion message_formats splitting tuning",
+    "models and sql": "embedding reranking sql",
+    "pipelines": "ingesting migrating operations rag ranked_rows retrieval search_request steps",
+    "doors": "async_store async_transcripts embedded settings store transcripts",
+    "package": "__init__",
+    "command line": "__main__ cli",
+}
+LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}
 MODELS = {"embedding", "reranking"}
 # A search result holds the result of the fusion that made it.
 UPWARD = {("query", "fusion")}
@@ -69,9 +64,8 @@ def imports_of(source: str) -> set[str]:
             if top(node.module or "") == "cayu_pg":
                 found.update(named(node.module or "", [alias.name for alias in node.names]))
         elif isinstance(node, ast.Import):
-            whole = [alias.name.removeprefix("cayu_pg").lstrip(".") for alias in node.names
-                     if top(alias.name) == "cayu_pg"]  # fmt: skip
-            found.update(name or "__init__" for name in whole)
+            ours = [alias.name for alias in node.names if top(alias.name) == "cayu_pg"]
+            found.update(name.removeprefix("cayu_pg").lstrip(".") or "__init__" for name in ours)
     return found
 
 
