@@ -21,8 +21,9 @@ LAYERS = {
     " texts web_evidence web_urls",
     "pure": "analysis bm25 context continuation evaluation fusion message_formats splitting tuning",
     "models and sql": "embedding reranking sql",
-    "pipelines": "ingesting migrating operations rag ranked_rows retrieval search_request steps",
-    "doors": "async_store async_transcripts embedded settings store transcripts",
+    "pipelines": "appending ingesting message_search migrating operations rag ranked_rows retrieval search_request"
+    " steps transcripts",
+    "doors": "async_store embedded settings store",
     "package": "__init__",
     "command line": "__main__ cli",
 }
@@ -71,7 +72,9 @@ def imports_of(source: str) -> set[str]:
 
 def wrong_ways(module: str, imported: set[str]) -> set[str]:
     here = top(module)
-    upward = {name for name in imported if LEVEL[top(name)] > LEVEL[here] and (here, top(name)) not in UPWARD}
+    # A module without a layer is another test's finding.
+    known = {name for name in imported if {here, top(name)} <= LEVEL.keys()}
+    upward = {name for name in known if LEVEL[top(name)] > LEVEL[here] and (here, top(name)) not in UPWARD}
     across = MODELS if here == "sql" else {"sql"} if here in MODELS else set()
     return upward | {name for name in imported if top(name) in across}
 
