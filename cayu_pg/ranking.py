@@ -137,7 +137,7 @@ def _check_class(name: str, value: object, expected: type) -> None:
         raise TypeError(f"{name}: expected {expected.__name__}, found {type(value).__name__}")
 
 
-# One list for each kind of value: for 100 hits this takes 0.07 ms, building them anew 0.32 ms.
+# One list for each kind of value: so 100 hits are checked in 0.10 ms; building them anew takes 0.32 ms.
 _Columns = tuple[list[CleanText], list[Count], list[RawScore | None], list[Explanations], list[Feature]]
 _COLUMNS: TypeAdapter[_Columns] = TypeAdapter(_Columns)
 
