@@ -13,6 +13,10 @@ CayuPgError
 │   └── MissingExtension                pgvector is absent or too old
 ├── Unreachable                         the server did not answer or dropped the connection
 ├── Conflict                            somebody else was first; read again and decide
+│   ├── StaleContinuation               the data changed between two pages of a result
+│   ├── PositionConflict                an append expected another position; `current` is the next one
+│   └── IdempotencyConflict             the idempotency key was used for other messages
+├── InvalidStoredMessage                a stored message was changed by hand and is no message any more
 └── DatabaseError                       anything else the database refused; the cause is kept
     └── QueryCanceled                   a timeout or a cancellation stopped the statement
 ```
@@ -86,6 +90,44 @@ class Unreachable(CayuPgError):
 
 class Conflict(CayuPgError):
     """A concurrent change won; the facts needed to decide again are on the error."""
+
+
+class PositionConflict(Conflict):
+    """The transcript does not end where the append expected; nothing was written."""
+
+    def __init__(self, expected: int, current: int) -> None:
+        super().__init__(f"expected to append at position {expected}, found {current} to be the next")
+        self.expected = expected
+        self.current = current
+
+
+class IdempotencyConflict(Conflict):
+    """The idempotency key was given before with other messages, which have the positions `first` to `last`."""
+
+    def __init__(self, key: str, first: int, last: int) -> None:
+        super().__init__(
+            f"expected the messages that idempotency key {key[:80]!r} stands for"
+            f" (positions {first} to {last}), found others; use a new key for new messages"
+        )
+        self.key = key
+        self.first = first
+        self.last = last
+
+
+class InvalidStoredMessage(CayuPgError):
+    """A stored row that no longer is a message; read with `on_invalid="skip"` to pass over such rows."""
+
+    def __init__(self, transcript_id: str, position: int, reason: str) -> None:
+        super().__init__(
+            f"transcript {transcript_id!r}: the message at position {position} is invalid: {reason}"
+        )
+        self.transcript_id = transcript_id
+        self.position = position
+        self.reason = reason
+
+
+class StaleContinuation(Conflict):
+    """The data changed since the result that a continuation belongs to; search again from the start."""
 
 
 class DatabaseError(CayuPgError):

@@ -42,7 +42,10 @@ class Refusal(BaseModel):
 
 
 class IngestReport(BaseModel):
-    """What an ingest did. Every document is added, changed, unchanged or refused."""
+    """What an ingest did. Every document is added, changed, unchanged or refused.
+
+    `advice` says what would make searches faster, such as an index that a collection of this size wants.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -55,6 +58,7 @@ class IngestReport(BaseModel):
     embeddings_computed: int = 0
     embeddings_reused: int = 0
     refused: list[Refusal] = []
+    advice: list[str] = []
     seconds: float = 0.0
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -15,9 +15,12 @@ from cayu_pg.errors import InvalidInput, NotFound
 from cayu_pg.ingesting import Cutting, IngestReport, Progress, ingest, refresh_if_due
 from cayu_pg.migrating import check_schema
 from cayu_pg.query import SearchResult
+from cayu_pg.ranked_rows import missing_index
+from cayu_pg.recall import RecallReport, measure_recall
 from cayu_pg.records import Record, Revision, content_hash
-from cayu_pg.reranking import Reranker
-from cayu_pg.retrieval import SearchRequest, StaleCollection, search
+from cayu_pg.reranking import CrossEncoderReranker, Reranker
+from cayu_pg.retrieval import Searched, StaleCollection, search
+from cayu_pg.search_request import SearchOptions, SearchRequest, Where, search_request
 from cayu_pg.sql import collections as sql_collections
 from cayu_pg.sql import indexes, statistics
 from cayu_pg.sql import records as sql_records
@@ -25,11 +28,12 @@ from cayu_pg.sql.batches import delete_records
 from cayu_pg.sql.collections import CollectionRow, CollectionSummary
 from cayu_pg.sql.settings import set_for_build
 from cayu_pg.sql.tables import Tables, build_tables
+from cayu_pg.sql.vector_channel import OPERATORS
 from cayu_pg.steps import Steps, maintain, read, write
 from cayu_pg.texts import clean
 
-R = TypeVar("R")
 MAX_NAME = 512
+QUANTIZATIONS = ("none", "binary")
 
 
 @dataclass
@@ -41,6 +45,7 @@ class StoreState:
     reranker: Reranker | None = None
     tables: Tables | None = None
     borrowed: bool = False  # the connection is the caller's: no maintenance after writes
+    builds_indexes: bool = False  # after an ingest, without being asked
 
 
 @dataclass
@@ -60,6 +65,8 @@ class CollectionSettings:
     text_config: str = "english"
     analyzer: str | None = None
     embedder: Embedder | None = None
+    distance: str = "cosine"
+    quantization: str = "none"
 
 
 def open_tables(state: StoreState) -> Steps[Tables]:
@@ -77,8 +84,7 @@ def open_collection(
     check_name("collection", name)
     check_name("tenant", tenant)
     analyzer = analyzer_name(settings.analyzer)
-    if not isinstance(settings.text_config, str):
-        raise InvalidInput("text_config", "the name of a configuration", type(settings.text_config).__name__)
+    _check_settings(settings)
     tables = yield from open_tables(state)
     row = yield from read(sql_collections.find_collection, tables, tenant, name)
     if row is None and create:
@@ -91,12 +97,25 @@ def open_collection(
             analyzer=analyzer,
             k1=bm25.K1,
             b=bm25.B,
+            distance=settings.distance,
+            quantization=settings.quantization,
         )
         row = yield from read(sql_collections.find_collection, tables, tenant, name)
     if row is None:
         raise NotFound("collection", name)
     embedder = settings.embedder or state.embedder or SentenceTransformerEmbedder()
     return CollectionState(state, tables, row, embedder)
+
+
+def _check_settings(settings: CollectionSettings) -> None:
+    if not isinstance(settings.text_config, str):
+        raise InvalidInput("text_config", "the name of a configuration", type(settings.text_config).__name__)
+    if settings.distance not in OPERATORS:
+        raise InvalidInput("distance", f"one of {', '.join(OPERATORS)}", repr(settings.distance)[:40])
+    if settings.quantization not in QUANTIZATIONS:
+        raise InvalidInput(
+            "quantization", f"one of {', '.join(QUANTIZATIONS)}", repr(settings.quantization)[:40]
+        )
 
 
 def list_collections(state: StoreState, tenant: str) -> Steps[list[CollectionSummary]]:
@@ -135,25 +154,73 @@ def ingest_documents(
         progress=progress,
         refresh=not state.store.borrowed,
     )
-    if state.row.space is None:
+    if state.row.space is None or report.chunks_added:
         yield from look_again(state)
-    return report
+    if state.store.builds_indexes and report.chunks_added:
+        yield from reindex(state, indexes.MIN_CHUNKS)
+    return report.model_copy(update={"advice": _advice(state.row)})
+
+
+def _advice(row: CollectionRow) -> list[str]:
+    if row.chunks < indexes.MIN_CHUNKS:
+        return []
+    kinds = {"vector index": row.has_hnsw, "index of words": row.has_gin}
+    return [missing_index(kind, row) for kind, exists in kinds.items() if not exists]
 
 
 def search_collection(state: CollectionState, request: SearchRequest) -> Steps[SearchResult]:
-    """Search; once more when the collection turns out to have changed since it was looked up."""
-    if state.row.space is None:  # nobody had ingested when it was looked up
-        yield from look_again(state)
-    return (yield from retried(state, lambda: search(state.tables, state.row, state.embedder, request)))
+    """Search one collection."""
+    return (yield from _search([state], request, label=False))
 
 
-def retried(state: CollectionState, steps: Callable[[], Steps[R]]) -> Steps[R]:
-    """The steps, repeated once after looking again if what was known of the collection is outdated."""
+def search_collections(
+    state: StoreState, tenant: str, names: Sequence[str], request: SearchRequest
+) -> Steps[SearchResult]:
+    """Search several collections as one: their channels, called `vector:<name>` and so on, in one fusion."""
+    if isinstance(names, str) or not names or len(set(names)) != len(names):
+        raise InvalidInput("names", "different names of collections", repr(names)[:80])
+    states: list[CollectionState] = []
+    for name in names:
+        found = yield from open_collection(state, tenant, name, CollectionSettings(), create=False)
+        states.append(found)
+    return (yield from _search(states, request, label=True))
+
+
+def _search(states: list[CollectionState], request: SearchRequest, *, label: bool) -> Steps[SearchResult]:
+    for state in states:
+        if state.row.space is None:  # nobody had ingested when it was looked up
+            yield from look_again(state)
+
+    def searched() -> list[Searched]:
+        return [Searched(each.row.name if label else None, each.row, each.embedder) for each in states]
+
     try:
-        return (yield from steps())
-    except StaleCollection:
-        yield from look_again(state)
-        return (yield from steps())
+        return (yield from search(states[0].tables, searched(), request))
+    except StaleCollection:  # another space became active since
+        for state in states:
+            yield from look_again(state)
+        return (yield from search(states[0].tables, searched(), request))
+
+
+def request_of(state: StoreState, query: str, options: SearchOptions) -> SearchRequest:
+    """The checked request of a search; InvalidInput names the option that is wrong or unknown."""
+    unknown = options.keys() - SearchOptions.__annotations__.keys()
+    if unknown:
+        raise InvalidInput(
+            "options", f"any of {', '.join(SearchOptions.__annotations__)}", ", ".join(sorted(unknown))
+        )
+    reranker = reranker_of(state, options.get("rerank", False))
+    checked: dict[str, Any] = {name: value for name, value in options.items() if name != "rerank"}
+    return search_request(query, reranker=reranker, **checked)
+
+
+def reranker_of(state: StoreState, rerank: bool | Reranker) -> Reranker | None:
+    """The reranker that `rerank` asks for: none, the store's or the default one, or the given one."""
+    if isinstance(rerank, bool):
+        return (state.reranker or CrossEncoderReranker()) if rerank else None
+    if not callable(getattr(rerank, "score", None)) or not isinstance(getattr(rerank, "model", None), str):
+        raise InvalidInput("rerank", "True, False or a Reranker", f"a value of type {type(rerank).__name__}")
+    return rerank
 
 
 def look_again(state: CollectionState) -> Steps[None]:
@@ -235,6 +302,12 @@ def reindex(state: CollectionState, min_chunks: int) -> Steps[list[str]]:
     if built:
         yield from look_again(state)
     return built
+
+
+def recall(state: CollectionState, sample: int, k: int, where: Where | None) -> Steps[RecallReport]:
+    """How much of the exact answer the vector index finds."""
+    yield from look_again(state)
+    return (yield from measure_recall(state.tables, state.row, sample, k, where))
 
 
 def _build(conn: sa.Connection, tables: Tables, plan: indexes.IndexPlan) -> None:

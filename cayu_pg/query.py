@@ -13,13 +13,17 @@ ChannelPath = Literal["exact", "approximate", "approximate+iterative", "approxim
 
 
 class SearchHit(BaseModel):
-    """One passage found: its text, where it stands, and its rank in each channel (`matches`)."""
+    """One passage found: its text, where it stands, and its rank in each channel (`matches`).
+
+    `fused_rank` is its place before reranking, `rerank_score` what a reranker gave it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     text: str
     score: float
     identity: RetrievalCandidateIdentity
+    collection: str
     title: str | None
     metadata: dict[str, JsonValue]
     record_id: str
@@ -28,6 +32,8 @@ class SearchHit(BaseModel):
     start: int
     end: int
     matches: tuple[FusedChannelMatch, ...]
+    fused_rank: int
+    rerank_score: float | None = None
 
 
 class ChannelDiagnostics(BaseModel):
@@ -50,19 +56,35 @@ class ChannelDiagnostics(BaseModel):
     index_version: str
 
 
+class RerankDiagnostics(BaseModel):
+    """How reranking went: not `applied`, the time was up and the fused order stands."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str
+    scored: int
+    candidates: int
+    applied: bool
+    milliseconds: float
+
+
 class SearchDiagnostics(BaseModel):
     """How a search went, channel by channel, and how long its parts took."""
 
     model_config = ConfigDict(frozen=True)
 
     channels: dict[str, ChannelDiagnostics]
+    rerank: RerankDiagnostics | None = None
     embedding_milliseconds: float
     database_milliseconds: float
     total_milliseconds: float
 
 
 class SearchResult(BaseModel):
-    """The hits of a search, best first, with the fusion that ranked them."""
+    """The hits of a search, best first, with the fusion that ranked them.
+
+    `continuation` asks for the next page, None when the fused candidates are all shown.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -70,6 +92,7 @@ class SearchResult(BaseModel):
     hits: tuple[SearchHit, ...]
     fusion: RetrievalFusionResult
     diagnostics: SearchDiagnostics
+    continuation: str | None = None
 
     @property
     def texts(self) -> list[str]:
@@ -83,29 +106,45 @@ class SearchResult(BaseModel):
 
 def explain(result: SearchResult, near_misses: int) -> str:
     """The explanation of a result as text for people."""
+    candidates = result.fusion.candidates
     lines = [f"{len(result.hits)} hits for {result.query!r}"]
     lines += [_channel_line(name, each) for name, each in result.diagnostics.channels.items()]
-    for place, (hit, candidate) in enumerate(
-        zip(result.hits, result.fusion.candidates, strict=False), start=1
-    ):
-        title = f"  {hit.title}" if hit.title else ""
-        lines.append(f"{place:>3}. {hit.record_id}#{hit.ordinal} revision {hit.revision}{title}")
-        lines.append(f"     score {_score_line(candidate)}")
-        lines += [f"       {_match_line(match)}" for match in candidate.matches]
-    missed = result.fusion.candidates[len(result.hits) :][:near_misses]
-    if missed:
-        lines.append("near misses:")
-        lines += [
-            f"     {candidate.identity.record_id}  score {_score_line(candidate)}"
-            f"  ({'; '.join(f'{match.channel} rank {match.rank}' for match in candidate.matches)})"
-            for candidate in missed
-        ]
+    lines += _rerank_lines(result.diagnostics.rerank)
+    for place, hit in enumerate(result.hits, start=1):
+        lines += _hit_lines(hit, candidates[hit.fused_rank - 1], place)
+    shown = {hit.fused_rank for hit in result.hits}
+    missed = [each for rank, each in enumerate(candidates, start=1) if rank not in shown][:near_misses]
+    lines += ["near misses:"] if missed else []
+    lines += [_near_miss_line(candidate) for candidate in missed]
     fusion = result.fusion.diagnostics
     lines.append(
         f"fused by {fusion.strategy_version}, configuration {fusion.configuration_version}"
         f" ({fusion.configuration_sha256[:12]}), {fusion.unique_candidate_count} candidates"
     )
     return "\n".join(lines)
+
+
+def _hit_lines(hit: SearchHit, candidate: FusedRetrievalCandidate, place: int) -> list[str]:
+    title = f"  {hit.title}" if hit.title else ""
+    lines = [f"{place:>3}. {hit.record_id}#{hit.ordinal} revision {hit.revision}{title}"]
+    if hit.rerank_score is not None:
+        lines.append(f"     reranked from {hit.fused_rank} to {place}, score {hit.rerank_score:.4f}")
+    lines.append(f"     score {_score_line(candidate)}")
+    return lines + [f"       {_match_line(match)}" for match in candidate.matches]
+
+
+def _near_miss_line(candidate: FusedRetrievalCandidate) -> str:
+    ranks = "; ".join(f"{match.channel} rank {match.rank}" for match in candidate.matches)
+    return f"     {candidate.identity.record_id}  score {_score_line(candidate)}  ({ranks})"
+
+
+def _rerank_lines(rerank: RerankDiagnostics | None) -> list[str]:
+    if rerank is None:
+        return []
+    if rerank.applied:
+        return [f"  reranked {rerank.candidates} candidates by {rerank.model}"]
+    scored = f"{rerank.scored} of {rerank.candidates}"
+    return [f"  not reranked: the time was up after {scored} by {rerank.model}; the fused order stands"]
 
 
 def _channel_line(name: str, channel: ChannelDiagnostics) -> str:

@@ -1,11 +1,11 @@
-"""The search pipeline: embed the question, ask both channels in one statement, fuse, read the texts."""
+"""The search pipeline: embed the question, ask the channels in one statement, fuse, rerank, read the texts."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -13,12 +13,20 @@ from numpy.typing import NDArray
 
 from cayu_pg import bm25
 from cayu_pg.analysis import analyze
+from cayu_pg.continuation import Continuation, check_state, parse_continuation
 from cayu_pg.embedding import Embedder, check_vectors
-from cayu_pg.errors import DimensionMismatch, InvalidInput, NotFound
+from cayu_pg.errors import DimensionMismatch, NotFound
 from cayu_pg.fused import FusedRetrievalCandidate, RetrievalFusionResult
-from cayu_pg.fusion import WeightedReciprocalRankFusion, WeightedReciprocalRankFusionConfig
-from cayu_pg.query import ChannelDiagnostics, ChannelPath, SearchDiagnostics, SearchHit, SearchResult
-from cayu_pg.ranking import RankedRetrievalChannel, RankedRetrievalHit, RetrievalCandidateIdentity
+from cayu_pg.fusion import WeightedReciprocalRankFusion
+from cayu_pg.query import ChannelDiagnostics, RerankDiagnostics, SearchDiagnostics, SearchHit, SearchResult
+from cayu_pg.ranked_rows import (
+    Key,
+    RankedRows,
+    channel_diagnostics,
+    ranked_rows,
+)
+from cayu_pg.reranking import Reranker
+from cayu_pg.search_request import SearchRequest
 from cayu_pg.sql.channels import (
     ChannelRow,
     ChannelRows,
@@ -29,102 +37,69 @@ from cayu_pg.sql.channels import (
     fetch_texts,
 )
 from cayu_pg.sql.collections import CollectionRow
+from cayu_pg.sql.filters import compile_filter
 from cayu_pg.sql.settings import set_for_search
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, read
-from cayu_pg.texts import storable
 
-CHANNELS = ("vector", "text")
-MAX_LIMIT = 10_000
-MAX_CANDIDATES = 100_000
-MAX_QUERY = 1_000_000  # characters
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """A search whose arguments have been checked."""
-
-    query: str
-    limit: int
-    channels: tuple[str, ...]
-    candidates: int
-    fusion: WeightedReciprocalRankFusionConfig
-    exact: bool
-    per_record: bool
-    max_distance: float | None
-    timeout_ms: int | None
+RERANK_BATCH = 16  # passages scored between two looks at the clock
+WIDENING = 10  # times the posting budget, once, when the first answer was not certain
 
 
 class StaleCollection(Exception):
-    """The collection changed since it was looked up: another space is active now."""
+    """A collection changed since it was looked up: another space is active now."""
 
 
-def search_request(
-    query: str,
-    *,
-    limit: int = 10,
-    channels: Sequence[str] = CHANNELS,
-    candidates: int = 100,
-    fusion: WeightedReciprocalRankFusionConfig | None = None,
-    per_record: bool = False,
-    exact: bool = False,
-    max_distance: float | None = None,
-    timeout: float | None = None,
-) -> SearchRequest:
-    """Check the arguments of a search; InvalidInput names the first that is wrong."""
-    _check_query(query)
-    _check_int("limit", limit, MAX_LIMIT)
-    _check_int("candidates", candidates, MAX_CANDIDATES)
-    names = _check_channels(channels)
-    candidates = max(limit, candidates)
-    config = _default_fusion(names, limit, candidates) if fusion is None else fusion
-    _check_fusion(config, names, limit, candidates)
-    if max_distance is not None and not (
-        isinstance(max_distance, int | float) and max_distance == max_distance
-    ):
-        raise InvalidInput("max_distance", "a number", type(max_distance).__name__)
-    if timeout is not None and not (isinstance(timeout, int | float) and 0.001 <= timeout < 2_000_000):
-        raise InvalidInput("timeout", "seconds from 0.001", repr(timeout)[:80])
-    return SearchRequest(
-        query=query,
-        limit=limit,
-        channels=names,
-        candidates=candidates,
-        fusion=config,
-        exact=bool(exact),
-        per_record=bool(per_record),
-        max_distance=None if max_distance is None else float(max_distance),
-        timeout_ms=None if timeout is None else int(timeout * 1000),
-    )
+@dataclass(frozen=True)
+class Searched:
+    """One collection of a search: what it is called in the channels, its row, and what embeds questions for it."""
+
+    label: str | None
+    row: CollectionRow
+    embedder: Embedder
 
 
-def search(
-    t: Tables, collection: CollectionRow, embedder: Embedder, request: SearchRequest
-) -> Steps[SearchResult]:
-    """The steps of one search: the model first, with no connection held, then one reading transaction."""
+@dataclass(frozen=True)
+class _Found:
+    """What one reading transaction brought: the fused ranking, and each candidate's row and text."""
+
+    fusion: RetrievalFusionResult
+    rows: dict[Key, tuple[Searched, ChannelRow]]
+    texts: dict[Key, HitText]
+    channels: dict[str, ChannelDiagnostics]
+    state: str
+    milliseconds: float
+
+
+def search(t: Tables, searched: Sequence[Searched], request: SearchRequest) -> Steps[SearchResult]:
+    """The steps of a search: models with no connection held, and one reading transaction."""
     began = time.perf_counter()
-    vector = None
-    if "vector" in request.channels and collection.space is not None:
-        check_embedder(embedder, collection)
-        vector = yield from compute(_encode, embedder, request.query, collection)
+    names = [each.row.name for each in searched]
+    token = request.continuation
+    page = None if token is None else parse_continuation(token, request.digest(names))
+    vectors = yield from _embedded(searched, request)
     embedded = time.perf_counter()
-    question = Question(
-        vector=None if vector is None else vector_literal(vector),
-        analyzed=analyze(collection.analyzer, request.query) if "text" in request.channels else None,
-        candidates=request.candidates,
-        approximate=collection.has_hnsw and not request.exact,
-        per_record=request.per_record,
-        max_distance=request.max_distance,
+    found = yield from read(_ask, t, searched, request, vectors, page)
+    order, reranked = yield from _reranked(request, found)
+    offset = page.offset if page else 0
+    shown = order[offset : offset + request.limit]
+    more = offset + len(shown) < len(order)
+    following = (
+        Continuation(request.digest(names), found.state, offset + len(shown)).token() if more else None
     )
-    answer = yield from read(_ask, t, collection, request, question)
-    total = time.perf_counter()
-    diagnostics = SearchDiagnostics(
-        channels=answer.channels,
-        embedding_milliseconds=(embedded - began) * 1000,
-        database_milliseconds=answer.milliseconds,
-        total_milliseconds=(total - began) * 1000,
+    return SearchResult(
+        query=request.query,
+        hits=tuple(_hit(found, place, score) for place, score in shown),
+        fusion=found.fusion,
+        diagnostics=SearchDiagnostics(
+            channels=found.channels,
+            rerank=reranked,
+            embedding_milliseconds=(embedded - began) * 1000,
+            database_milliseconds=found.milliseconds,
+            total_milliseconds=(time.perf_counter() - began) * 1000,
+        ),
+        continuation=following,
     )
-    return SearchResult(query=request.query, hits=answer.hits, fusion=answer.fusion, diagnostics=diagnostics)
 
 
 def check_embedder(embedder: Embedder, collection: CollectionRow) -> None:
@@ -145,181 +120,177 @@ def vector_literal(vector: NDArray[np.float32]) -> str:
     return "[" + ",".join(map(repr, vector.tolist())) + "]"
 
 
-def identity_of(row: ChannelRow, *, per_record: bool) -> RetrievalCandidateIdentity:
-    """What names a hit: the chunk's place in its record, or the record alone."""
-    if per_record:
-        return RetrievalCandidateIdentity(
-            record_type=row.record_type, record_id=row.record_id, revision=str(row.revision)
-        )
-    return RetrievalCandidateIdentity(
-        record_type="chunk", record_id=chunk_name(row.record_id, row.ordinal), revision=str(row.revision)
+def _embedded(searched: Sequence[Searched], request: SearchRequest) -> Steps[dict[str, str]]:
+    """The question's vector, as pgvector reads it, by model; each model is asked once."""
+    vectors: dict[str, str] = {}
+    if "vector" not in request.channels:
+        return vectors
+    for each in searched:
+        check_embedder(each.embedder, each.row)
+        if each.row.space is not None and each.embedder.model not in vectors:
+            vector = yield from compute(_encode, each.embedder, request.query, each.row.space.dimensions)
+            vectors[each.embedder.model] = vector_literal(vector)
+    return vectors
+
+
+def _encode(embedder: Embedder, query: str, dimensions: int) -> NDArray[np.float32]:
+    vectors = check_vectors(
+        [embedder.encode_query(query)], count=1, dimensions=dimensions, field="query vector"
     )
-
-
-def chunk_name(record_id: str, ordinal: int) -> str:
-    """`<record id>#<ordinal>`, with `%` and `#` of the id percent-encoded, so that it can be taken apart."""
-    return f"{record_id.replace('%', '%25').replace('#', '%23')}#{ordinal}"
-
-
-@dataclass(frozen=True)
-class _Answer:
-    hits: tuple[SearchHit, ...]
-    fusion: RetrievalFusionResult
-    channels: dict[str, ChannelDiagnostics]
-    milliseconds: float
+    vector: NDArray[np.float32] = vectors[0]
+    return vector
 
 
 def _ask(
-    conn: sa.Connection, t: Tables, collection: CollectionRow, request: SearchRequest, question: Question
-) -> _Answer:
-    """The channels, their fusion, and the texts of the hits, all from one transaction."""
-    set_for_search(conn, ef_search=ef_search(question), timeout_ms=request.timeout_ms)
-    began = time.perf_counter()
-    rows = fetch_channels(conn, t, collection, question)
-    milliseconds = (time.perf_counter() - began) * 1000
-    if rows is None:
-        raise NotFound("collection", collection.name)
-    if rows.active_space_id != (None if collection.space is None else collection.space.space_id):
-        raise StaleCollection(collection.name)
-    named = _named_rows(request, rows)
-    channels = tuple(
-        _ranked(
-            name,
-            index_version(collection, name, rows),
-            request.candidates,
-            pairs,
-            _truncated(name, pairs, request, rows),
-        )
-        for name, pairs in named.items()
-    )
-    fused = WeightedReciprocalRankFusion().fuse(channels, request.fusion)
-    hits = _read_hits(conn, t, collection, request, named, fused)
-    diagnostics = {
-        channel.channel: _diagnostics(channel, collection, request, question, rows, milliseconds)
-        for channel in channels
-    }
-    return _Answer(hits, fused, diagnostics, milliseconds)
-
-
-_Named = list[tuple[RetrievalCandidateIdentity, ChannelRow]]
-
-
-def _named_rows(request: SearchRequest, rows: ChannelRows) -> dict[str, _Named]:
-    """The rows of each channel with their identities, in ranking order: by value, ties by identity."""
-    found = {"vector": rows.vector, "text": rows.text}
-    named = {}
-    for channel in request.channels:
-        pairs = [(identity_of(row, per_record=request.per_record), row) for row in found[channel]]
-        named[channel] = sorted(pairs, key=lambda pair: (pair[1].value, pair[0].sort_key()))
-    return named
-
-
-def _ranked(
-    channel: str, version: str, candidates: int, pairs: _Named, truncated: bool
-) -> RankedRetrievalChannel:
-    representation = {"vector": "embedding", "text": "lexemes"}[channel]
-    sign = 1.0 if channel == "vector" else -1.0  # a distance ascends, a score descends
-    hits = tuple(
-        RankedRetrievalHit(
-            identity=identity,
-            rank=rank,
-            representation=representation,
-            content_hash=row.content_hash.hex(),
-            raw_score=sign * row.value,
-        )
-        for rank, (identity, row) in enumerate(pairs, start=1)
-    )
-    return RankedRetrievalChannel(
-        channel=channel, index_version=version, candidate_limit=candidates, hits=hits, truncated=truncated
-    )
-
-
-def _truncated(channel: str, pairs: _Named, request: SearchRequest, rows: ChannelRows) -> bool:
-    if channel == "vector":
-        return False
-    return not bm25.is_exact([-row.value for _, row in pairs], request.candidates, rows.rest)
-
-
-def index_version(collection: CollectionRow, channel: str, rows: ChannelRows) -> str:
-    """What a channel's ranking depends on: the model and space, or analyzer, configuration and statistics."""
-    if channel == "vector":
-        space = collection.space
-        return "no vectors" if space is None else f"{space.model}:{space.distance}:space-{space.space_id}"
-    version = rows.statistics_version or 0
-    return f"{collection.analyzer}:{collection.text_config}:statistics-{version}"
-
-
-def _diagnostics(
-    channel: RankedRetrievalChannel,
-    collection: CollectionRow,
-    request: SearchRequest,
-    question: Question,
-    rows: ChannelRows,
-    milliseconds: float,
-) -> ChannelDiagnostics:
-    is_vector = channel.channel == "vector"
-    path, reason = _vector_path(collection, question, rows) if is_vector else _text_path(channel, rows)
-    returned = len(channel.hits)
-    complete = returned < request.candidates and not channel.truncated and request.max_distance is None
-    return ChannelDiagnostics(
-        requested=request.candidates,
-        eligible=returned if complete else None,
-        returned=returned,
-        path=path,
-        truncated=channel.truncated,
-        reason=reason,
-        milliseconds=milliseconds,
-        index_version=channel.index_version,
-    )
-
-
-def _vector_path(
-    collection: CollectionRow, question: Question, rows: ChannelRows
-) -> tuple[ChannelPath, str | None]:
-    if collection.space is None:
-        return "none", "the collection has no vectors yet"
-    if not question.approximate:
-        return "exact", None if rows.vector else "no chunk is eligible"
-    if rows.approximate_returned is not None and rows.approximate_returned < question.candidates:
-        return "approximate+exact", f"the index returned {rows.approximate_returned} of {question.candidates}"
-    return "approximate", None
-
-
-def _text_path(channel: RankedRetrievalChannel, rows: ChannelRows) -> tuple[ChannelPath, str | None]:
-    if rows.terms == 0:
-        return "none", "the query has no searchable words"
-    if channel.truncated:
-        return "exact", "common words only add to the scores of chunks that hold a rarer one"
-    return "exact", None if channel.hits else "no chunk holds any of the words"
-
-
-def _read_hits(
     conn: sa.Connection,
     t: Tables,
-    collection: CollectionRow,
+    searched: Sequence[Searched],
     request: SearchRequest,
-    named: dict[str, _Named],
-    fused: RetrievalFusionResult,
-) -> tuple[SearchHit, ...]:
-    head = fused.candidates[: request.limit]
-    # Channels may show different chunks of one record; the one of the best rank speaks for it.
-    best: dict[tuple[str, str, str], tuple[int, ChannelRow]] = {}
-    for pairs in named.values():
-        for rank, (identity, row) in enumerate(pairs):
-            key = identity.sort_key()
+    vectors: dict[str, str],
+    page: Continuation | None,
+) -> _Found:
+    """The channels of every collection, their fusion, and the texts of the candidates that may be shown."""
+    questions = [_question(t, each, request, vectors) for each in searched]
+    efforts = [ef_search(each.row, question) for each, question in zip(searched, questions, strict=True)]
+    set_for_search(
+        conn, ef_search=max((e for e in efforts if e), default=None), timeout_ms=request.timeout_ms
+    )
+    began = time.perf_counter()
+    ranked: list[RankedRows] = []
+    states: list[str] = []
+    for each, question in zip(searched, questions, strict=True):
+        rows = _fetched(conn, t, each.row, question)
+        states.append(f"{each.row.name}@{rows.sequence}.{rows.statistics_version or 0}")
+        ranked += ranked_rows(each.label, each.row, request, question, rows)
+    milliseconds = (time.perf_counter() - began) * 1000
+    state = " ".join(states)
+    if page is not None:
+        check_state(page, state)
+    channels = tuple(each.channel for each in ranked)
+    fusion = WeightedReciprocalRankFusion().fuse(
+        channels, request.fusion_of(tuple(each.channel for each in channels))
+    )
+    by_label = {each.label: each for each in searched}
+    rows_of = _best_rows(ranked, by_label)
+    texts = _texts(conn, t, _wanted(request, fusion, page), rows_of)
+    diagnostics = {each.channel.channel: channel_diagnostics(each, request, milliseconds) for each in ranked}
+    return _Found(fusion, rows_of, texts, diagnostics, state, milliseconds)
+
+
+def _question(t: Tables, each: Searched, request: SearchRequest, vectors: dict[str, str]) -> Question:
+    where = request.where
+    return Question(
+        vector=vectors.get(each.embedder.model) if each.row.space is not None else None,
+        analyzed=analyze(each.row.analyzer, request.query) if "text" in request.channels else None,
+        candidates=request.candidates,
+        approximate=each.row.has_hnsw and not request.exact,
+        per_record=request.per_record,
+        max_distance=request.max_distance,
+        where=None if where is None else compile_filter(where, t.chunks.c.metadata),
+    )
+
+
+def _fetched(conn: sa.Connection, t: Tables, row: CollectionRow, question: Question) -> ChannelRows:
+    rows = fetch_channels(conn, t, row, question)
+    if rows is None:
+        raise NotFound("collection", row.name)
+    if rows.active_space_id != (None if row.space is None else row.space.space_id):
+        raise StaleCollection(row.name)
+    if bm25.is_exact([-each.value for each in rows.text], question.candidates, rows.rest):
+        return rows
+    wider = replace(question, vector=None, budget=question.budget * WIDENING)
+    again = fetch_channels(conn, t, row, wider)
+    return rows if again is None else replace(rows, text=again.text, rest=again.rest)
+
+
+def _best_rows(
+    ranked: list[RankedRows], by_label: dict[str | None, Searched]
+) -> dict[Key, tuple[Searched, ChannelRow]]:
+    """The row that speaks for each candidate: channels may show different chunks of one record."""
+    best: dict[Key, tuple[int, Searched, ChannelRow]] = {}
+    for each in ranked:
+        for rank, (key, row) in enumerate(each.rows):
             if key not in best or rank < best[key][0]:
-                best[key] = (rank, row)
-    rows = [best[candidate.identity.sort_key()][1] for candidate in head]
-    wanted = [(row.chunk_id, row.record_id, row.revision) for row in rows]
-    texts = fetch_texts(conn, t, collection.collection_id, wanted) if wanted else {}
-    return tuple(_hit(candidate, row, texts[row.chunk_id]) for candidate, row in zip(head, rows, strict=True))
+                best[key] = (rank, by_label[each.label], row)
+    return {key: (searched, row) for key, (_, searched, row) in best.items()}
 
 
-def _hit(candidate: FusedRetrievalCandidate, row: ChannelRow, shown: HitText) -> SearchHit:
+def _wanted(
+    request: SearchRequest, fusion: RetrievalFusionResult, page: Continuation | None
+) -> tuple[FusedRetrievalCandidate, ...]:
+    if request.reranker is not None:
+        return fusion.candidates
+    offset = page.offset if page else 0
+    return fusion.candidates[offset : offset + request.limit]
+
+
+def _texts(
+    conn: sa.Connection,
+    t: Tables,
+    wanted: tuple[FusedRetrievalCandidate, ...],
+    rows_of: dict[Key, tuple[Searched, ChannelRow]],
+) -> dict[Key, HitText]:
+    """The texts of the candidates: one statement a collection."""
+    by_collection: dict[int, list[tuple[Key, ChannelRow]]] = {}
+    for candidate in wanted:
+        key = candidate.identity.sort_key()
+        searched, row = rows_of[key]
+        by_collection.setdefault(searched.row.collection_id, []).append((key, row))
+    texts: dict[Key, HitText] = {}
+    for collection_id, pairs in by_collection.items():
+        hits = [(row.chunk_id, row.record_id, row.revision) for _, row in pairs]
+        found = fetch_texts(conn, t, collection_id, hits)
+        texts |= {key: found[row.chunk_id] for key, row in pairs}
+    return texts
+
+
+_Order = list[tuple[int, float | None]]
+
+
+def _reranked(request: SearchRequest, found: _Found) -> Steps[tuple[_Order, RerankDiagnostics | None]]:
+    """The order in which candidates are shown, as (place in the fused order, score of the reranker)."""
+    candidates = found.fusion.candidates
+    fused: _Order = [(place, None) for place in range(len(candidates))]
+    if request.reranker is None or not candidates:
+        return fused, None
+    began = time.perf_counter()
+    texts = [found.texts[each.identity.sort_key()].text for each in candidates]
+    scores = yield from compute(_score, request.reranker, request.query, texts, request.rerank_seconds)
+    complete = len(scores) == len(texts)
+    diagnostics = RerankDiagnostics(
+        model=request.reranker.model,
+        scored=len(scores),
+        candidates=len(texts),
+        applied=complete,
+        milliseconds=(time.perf_counter() - began) * 1000,
+    )
+    if not complete:
+        return fused, diagnostics
+    order = sorted(range(len(texts)), key=lambda place: (-scores[place], place))
+    return [(place, scores[place]) for place in order], diagnostics
+
+
+def _score(reranker: Reranker, query: str, texts: list[str], seconds: float | None) -> list[float]:
+    """Scores in batches, until all are scored or the time is up."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    scores: list[float] = []
+    for start in range(0, len(texts), RERANK_BATCH):
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        scores += [float(score) for score in reranker.score(query, texts[start : start + RERANK_BATCH])]
+    return scores
+
+
+def _hit(found: _Found, place: int, rerank_score: float | None) -> SearchHit:
+    candidate: Any = found.fusion.candidates[place]
+    key = candidate.identity.sort_key()
+    searched, row = found.rows[key]
+    shown = found.texts[key]
     return SearchHit(
         text=shown.text,
         score=candidate.score,
         identity=candidate.identity,
+        collection=searched.row.name,
         title=shown.title,
         metadata=shown.metadata,
         record_id=row.record_id,
@@ -328,69 +299,6 @@ def _hit(candidate: FusedRetrievalCandidate, row: ChannelRow, shown: HitText) ->
         start=row.start,
         end=row.end,
         matches=candidate.matches,
+        fused_rank=place + 1,
+        rerank_score=rerank_score,
     )
-
-
-def _encode(embedder: Embedder, query: str, collection: CollectionRow) -> NDArray[np.float32]:
-    space = collection.space
-    dimensions = embedder.dimensions if space is None else space.dimensions
-    vectors = check_vectors(
-        [embedder.encode_query(query)], count=1, dimensions=dimensions, field="query vector"
-    )
-    vector: NDArray[np.float32] = vectors[0]
-    return vector
-
-
-@lru_cache(maxsize=64)
-def _default_fusion(
-    channels: tuple[str, ...], limit: int, candidates: int
-) -> WeightedReciprocalRankFusionConfig:
-    return WeightedReciprocalRankFusionConfig(
-        configuration_version="default",
-        channel_weights=dict.fromkeys(channels, 1.0),
-        max_candidates_per_channel=candidates,
-        fused_head_limit=max(limit, 50),
-    )
-
-
-def _check_query(query: str) -> None:
-    if not isinstance(query, str):
-        raise InvalidInput("query", "text", f"a value of type {type(query).__name__}")
-    if not query.strip():
-        raise InvalidInput("query", "text with something to search for", "blank text")
-    if len(query) > MAX_QUERY:
-        raise InvalidInput("query", f"at most {MAX_QUERY} characters", f"{len(query)}")
-    try:
-        storable(query)
-    except ValueError as error:
-        raise InvalidInput("query", "text that Postgres can take", f"text that {error}") from None
-
-
-def _check_int(field: str, value: int, most: int) -> None:
-    if type(value) is not int or not 1 <= value <= most:
-        found = repr(value)[:40] if isinstance(value, int | float) else type(value).__name__
-        raise InvalidInput(field, f"an int from 1 to {most}", found)
-
-
-def _check_channels(channels: Sequence[str]) -> tuple[str, ...]:
-    names = tuple(channels) if not isinstance(channels, str) else (channels,)
-    if not names or len(set(names)) != len(names) or not set(names) <= set(CHANNELS):
-        raise InvalidInput("channels", "one or both of vector and text", repr(names)[:80])
-    return names
-
-
-def _check_fusion(
-    config: WeightedReciprocalRankFusionConfig, channels: tuple[str, ...], limit: int, candidates: int
-) -> None:
-    if not isinstance(config, WeightedReciprocalRankFusionConfig):
-        raise InvalidInput("fusion", "a WeightedReciprocalRankFusionConfig", type(config).__name__)
-    if set(config.channel_weights) != set(channels):
-        expected = f"weights for exactly {', '.join(channels)}"
-        raise InvalidInput("fusion", expected, f"weights for {', '.join(config.channel_weights)}")
-    if config.fused_head_limit < limit:
-        raise InvalidInput(
-            "fusion", f"fused_head_limit of at least limit {limit}", str(config.fused_head_limit)
-        )
-    if config.max_candidates_per_channel < candidates:
-        found = str(config.max_candidates_per_channel)
-        raise InvalidInput("fusion", f"max_candidates_per_channel of at least {candidates}", found)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
@@ -17,9 +18,10 @@ from cayu_pg.ingesting import Cutting, IngestReport, Progress
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, CollectionState, StoreState
 from cayu_pg.query import SearchResult
+from cayu_pg.recall import RecallReport
 from cayu_pg.records import Record, Revision
 from cayu_pg.reranking import Reranker
-from cayu_pg.retrieval import CHANNELS, search_request
+from cayu_pg.search_request import CHANNELS, SearchOptions, Where
 from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.sql.engine import open_engine
 from cayu_pg.sql.errors import translated
@@ -145,6 +147,7 @@ class Store:
             server.close()
             raise
         store._server = server
+        store._state.builds_indexes = True
         return store
 
     @property
@@ -160,10 +163,16 @@ class Store:
         text_config: str = "english",
         analyzer: str | None = None,
         embedder: Embedder | None = None,
+        distance: Literal["cosine", "inner_product", "l2"] = "cosine",
+        quantization: Literal["none", "binary"] = "none",
         create: bool = True,
     ) -> Collection:
-        """The collection `name`; made with these settings when absent, or NotFound without `create`."""
-        settings = CollectionSettings(text_config, analyzer, embedder)
+        """The collection `name`; made with these settings when absent, or NotFound without `create`.
+
+        `distance` and `quantization` are those of vectors: `binary` keeps one bit a number in the vector index and
+        scores what it finds again by the full vectors, which is smaller and less exact.
+        """
+        settings = CollectionSettings(text_config, analyzer, embedder, distance, quantization)
         steps = operations.open_collection(self._state, self._tenant_or(tenant), name, settings, create)
         return Collection(self, self._run(steps))
 
@@ -174,6 +183,14 @@ class Store:
     def drop_collection(self, name: str) -> bool:
         """Delete a collection with everything in it; whether there was one."""
         return self._run(operations.drop_collection(self._state, self._tenant, name))
+
+    def search(self, names: Sequence[str], query: str, **options: Unpack[SearchOptions]) -> SearchResult:
+        """Search several collections as one, with the options of `Collection.search`.
+
+        Their channels are called `vector:<name>` and `text:<name>`, and identities begin with `<name>/`.
+        """
+        request = operations.request_of(self._state, query, options)
+        return self._run(operations.search_collections(self._state, self._tenant, names, request))
 
     def for_tenant(self, tenant: str) -> Store:
         """The same store for one tenant."""
@@ -210,7 +227,7 @@ class Store:
         store._connections = connections or self._connections
         state = self._state
         borrowed = state.borrowed or connections is not None
-        store._state = StoreState(state.schema, state.embedder, state.reranker, state.tables, borrowed)
+        store._state = replace(state, borrowed=borrowed, builds_indexes=state.builds_indexes and not borrowed)
         store._tenant = tenant or self._tenant
         store._server = None
         return store
@@ -251,6 +268,11 @@ class Collection:
         """What the collection is called in its tenant."""
         return self._state.row.name
 
+    @property
+    def chunks(self) -> sa.Table:
+        """The table `chunks`, whose columns record_id, metadata, text and content_hash a `where` may use."""
+        return self._state.tables.chunks
+
     def ingest(
         self,
         documents: object,
@@ -275,31 +297,44 @@ class Collection:
         query: str,
         *,
         limit: int = 10,
+        where: Where | None = None,
         channels: Sequence[str] = CHANNELS,
         candidates: int = 100,
         fusion: WeightedReciprocalRankFusionConfig | None = None,
+        rerank: bool | Reranker = False,
+        rerank_seconds: float | None = None,
         per_record: bool = False,
         exact: bool = False,
         max_distance: float | None = None,
+        continuation: str | None = None,
         timeout: float | None = None,
         n_results: int | None = None,
     ) -> SearchResult:
         """The `limit` best passages for a question, from both channels fused.
 
-        `candidates` is how many hits each channel may contribute; `per_record` shows only the best passage of each
-        record; `exact` goes past the approximate index; `max_distance` cuts the vector channel; `timeout` is in
-        seconds. `n_results` is another name for `limit`.
+        `where` filters by metadata: a mapping (see `cayu_pg.filters`) or a condition on the columns of `chunks`.
+        `candidates` is how many hits each channel may contribute. `rerank` lets a cross-encoder order the fused
+        candidates, unless that takes longer than `rerank_seconds`. `per_record` shows only the best passage of each
+        record; `exact` goes past the approximate index; `max_distance` cuts the vector channel; `continuation` is
+        that of an earlier result of the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
         """
-        request = search_request(
+        request = operations.request_of(
+            self._state.store,
             query,
-            limit=limit if n_results is None else n_results,
-            channels=channels,
-            candidates=candidates,
-            fusion=fusion,
-            per_record=per_record,
-            exact=exact,
-            max_distance=max_distance,
-            timeout=timeout,
+            {
+                "limit": limit if n_results is None else n_results,
+                "where": where,
+                "channels": channels,
+                "candidates": candidates,
+                "fusion": fusion,
+                "rerank": rerank,
+                "rerank_seconds": rerank_seconds,
+                "per_record": per_record,
+                "exact": exact,
+                "max_distance": max_distance,
+                "continuation": continuation,
+                "timeout": timeout,
+            },
         )
         return self._run(operations.search_collection(self._state, request))
 
@@ -332,9 +367,13 @@ class Collection:
         return self._run(operations.list_all(self._state))
 
     def reindex(self, *, min_chunks: int = MIN_CHUNKS) -> list[str]:
-        """Build the vector and word indexes that a collection of this size wants; the names of those built."""
+        """Build the indexes that a collection of this size wants and lacks; the names of those built."""
         return self._run(operations.reindex(self._state, min_chunks))
 
     def refresh_statistics(self) -> bool:
         """Compute the word statistics anew; False when somebody else is at it."""
         return self._run(operations.refresh_statistics(self._state))
+
+    def measure_recall(self, *, sample: int = 100, k: int = 10, where: Where | None = None) -> RecallReport:
+        """How much of the exact answer the vector index finds, asked with `sample` stored vectors."""
+        return self._run(operations.recall(self._state, sample, k, where))

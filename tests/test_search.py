@@ -275,7 +275,7 @@ def test_an_hnsw_and_a_gin_index_are_built_and_used_on_request(engine: sa.Engine
         [Document(f"Note {number} about subject {number % 97}.", id=str(number)) for number in range(600)]
     )
     exact = collection.search("Note 55 about subject 55", candidates=40)
-    assert sorted(collection.reindex(min_chunks=500)) == ["gin_1", "hnsw_1_1"]
+    assert sorted(collection.reindex(min_chunks=500)) == ["gin_metadata_1", "gin_words_1", "hnsw_1_1"]
     assert collection.reindex(min_chunks=500) == []
     near = collection.search("Note 55 about subject 55", candidates=40)
     assert near.diagnostics.channels["vector"].path == "approximate"

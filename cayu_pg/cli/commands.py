@@ -71,11 +71,14 @@ def run_ingest(options: Namespace) -> int:
                 on_error="skip",
                 progress=progress,
             )
+        built = collection.reindex() if report.chunks_added else []
     for path, reason in unread:
         print(f"cayu-pg: {path}: {reason}", file=sys.stderr)
     for refusal in report.refused:
         print(f"cayu-pg: {refusal.id or refusal.offset}: {refusal.reason}", file=sys.stderr)
-    _print_report(report, unread, options.json)
+    _print_report(report.model_copy(update={"advice": []}), unread, options.json)
+    if built and not options.json:
+        print(f"indexes: built {', '.join(built)}")
     named = {path for path in options.paths if not path.is_dir()}
     failed = any(path in named for path, _ in unread) or any(
         Path(each.id or "") in named for each in report.refused

@@ -1,8 +1,4 @@
-"""Both ranked channels in ONE statement, hence from one snapshot, and the texts of the hits by id in a second.
-
-The statement is built once per shape and cached. Ids and limits are rendered as literals, because a partial index
-is only considered for a predicate that the planner can prove.
-"""
+"""Both ranked channels in ONE statement, hence from one snapshot, and the texts of the hits by id in a second."""
 
 from __future__ import annotations
 
@@ -14,42 +10,19 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from cayu_pg import bm25
-from cayu_pg.sql.collections import CollectionRow, Space, has_valid_index
-from cayu_pg.sql.lexemes import DIMENSION
+from cayu_pg.sql.collections import CollectionRow, Space, has_valid_index, hnsw_name
 from cayu_pg.sql.settings import MAX_EF_SEARCH
-from cayu_pg.sql.tables import Tables, quoted
+from cayu_pg.sql.shapes import Shape, Where, exact_below, literal, number
+from cayu_pg.sql.tables import Tables
+from cayu_pg.sql.text_channel import text_part
+from cayu_pg.sql.vector_channel import vector_part
 
 Channel = Literal["vector", "text"]
-OPERATORS = {"cosine": "<=>", "inner_product": "<#>", "l2": "<->"}
-PER_RECORD_OVERSAMPLING = 4  # chunks fetched from HNSW per record asked for, before the fallback to exact
-
-_TERMS = """
-SELECT w.lexeme, i.idf, coalesce(CASE WHEN v.has_newer THEN NULL ELSE s.max_weight END, v.k1 + 1) AS top,
-       sum(f.df) OVER (ORDER BY f.df, w.lexeme) <= :budget
-           OR row_number() OVER (ORDER BY f.df, w.lexeme) = 1 AS chosen,
-       count(*) OVER () AS words
-FROM state v
-CROSS JOIN unnest(to_tsvector(CAST(:config AS regconfig), :analyzed)) w
-LEFT JOIN {schema}.lexeme_statistics s
-       ON s.collection_id = :collection_id AND s.version = v.active_statistics AND s.lexeme = w.lexeme
-CROSS JOIN LATERAL (SELECT coalesce(s.document_frequency, 0) AS df) f
-CROSS JOIN LATERAL (SELECT ln(1 + (greatest(v.chunks, f.df) - f.df + 0.5) / (f.df + 0.5)) AS idf) i
-ORDER BY f.df, w.lexeme LIMIT {max_terms}"""
-
-# A word goes into the tsquery as a quoted lexeme, never as the user's syntax.
-_QUESTION = """
-SELECT (SELECT string_agg('''' || replace(replace(lexeme, '\\', '\\\\'), '''', '''''') || '''', ' | ')
-        FROM terms WHERE chosen)::tsquery AS words,
-       (SELECT ('{{' || string_agg(d.dimension || ':' || d.idf, ',' ORDER BY d.dimension) || '}}/{dimensions}')
-               ::{extension}.sparsevec
-        FROM (SELECT {dimension} AS dimension, sum(idf)::real AS idf FROM terms GROUP BY 1) d) AS idf,
-       (SELECT coalesce(sum(idf * top), 0) FROM terms WHERE NOT chosen) AS rest,
-       (SELECT count(*) FROM terms) AS terms"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What one search asks of the database."""
+    """What one search asks of the database: `vector` as pgvector reads it, `analyzed` as to_tsvector does."""
 
     vector: str | None
     analyzed: str | None
@@ -58,7 +31,7 @@ class Question:
     per_record: bool = False
     max_distance: float | None = None
     budget: int = bm25.POSTING_BUDGET
-    where: sa.ColumnElement[bool] | None = None
+    where: Where = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,45 +51,22 @@ class ChannelRow:
 
 @dataclass(frozen=True, slots=True)
 class ChannelRows:
-    """The hits of both channels, and what the statement saw of the collection."""
+    """The hits of both channels, and what the statement saw of the collection.
+
+    `rest` bounds what the words that chose no candidates could add, `terms` counts the words of the question.
+    `eligible` counts what passes the filter, as far as it was counted; `approximate_returned` what HNSW returned.
+    """
 
     active_space_id: int | None
     has_hnsw: bool
     statistics_version: int | None
+    sequence: int
     rest: float
     terms: int
+    eligible: int | None
     approximate_returned: int | None
     vector: list[ChannelRow]
     text: list[ChannelRow]
-
-
-def fetch_channels(
-    conn: sa.Connection, t: Tables, collection: CollectionRow, question: Question
-) -> ChannelRows | None:
-    """The ranked hits of the channels that `question` names; None when the collection is gone."""
-    statement = (
-        _cached_statement(t, collection.space, _shape(question))
-        if question.where is None
-        else _statement(t, collection.space, _shape(question), question.where)
-    )
-    rows = conn.execute(statement, _binds(collection, question)).all()
-    if not rows:
-        return None
-    first = rows[0]
-    hits: dict[str, list[ChannelRow]] = {"vector": [], "text": []}
-    for row in rows:
-        if row.channel is not None:
-            hits[row.channel].append(ChannelRow(bytes(row[15]), *row[7:15]))
-    return ChannelRows(
-        active_space_id=first.active_space_id,
-        has_hnsw=first.has_hnsw,
-        statistics_version=first.active_statistics,
-        rest=float(first.rest),
-        terms=first.terms,
-        approximate_returned=first.approximate_returned,
-        vector=hits["vector"],
-        text=hits["text"],
-    )
 
 
 @dataclass(frozen=True)
@@ -126,6 +76,34 @@ class HitText:
     text: str
     title: str | None
     metadata: dict[str, Any]
+
+
+def fetch_channels(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, question: Question
+) -> ChannelRows | None:
+    """The ranked hits of the channels that `question` names; None when the collection is gone."""
+    build = _cached_statement if question.where is None else _statement
+    statement = build(t, collection.space, shape_of(collection, question), question.where)
+    rows = conn.execute(statement, _binds(collection, question)).all()
+    if not rows:
+        return None
+    first = rows[0]
+    hits: dict[str, list[ChannelRow]] = {"vector": [], "text": []}
+    for row in rows:
+        if row.channel is not None:
+            hits[row.channel].append(ChannelRow(bytes(row[-1]), *row[9:17]))
+    return ChannelRows(
+        active_space_id=first.active_space_id,
+        has_hnsw=first.has_hnsw,
+        statistics_version=first.active_statistics,
+        sequence=first.sequence,
+        rest=float(first.rest),
+        terms=first.terms,
+        eligible=first.eligible,
+        approximate_returned=first.approximate_returned,
+        vector=hits["vector"],
+        text=hits["text"],
+    )
 
 
 def fetch_texts(
@@ -161,31 +139,41 @@ def fetch_texts(
     return {row.chunk_id: HitText(row.text, row.title, row.metadata) for row in conn.execute(query, binds)}
 
 
-def ef_search(question: Question) -> int | None:
+def sample_vectors(conn: sa.Connection, t: Tables, collection: CollectionRow, count: int) -> list[str]:
+    """Up to `count` stored vectors of the active space, the same ones each time, spread over the collection."""
+    e, space = t.chunk_embeddings, collection.space
+    if space is None:
+        return []
+    spread = sa.func.md5(sa.cast(e.c.chunk_id, sa.Text))
+    query = (
+        sa.select(sa.cast(e.c.embedding, sa.Text))
+        .where(e.c.collection_id == collection.collection_id, e.c.space_id == space.space_id, e.c.current)
+        .order_by(spread, e.c.chunk_id)
+        .limit(count)
+    )
+    return list(conn.scalars(query))
+
+
+def ef_search(collection: CollectionRow, question: Question) -> int | None:
     """How far HNSW has to look for `question`; None where it is not used."""
     if not question.approximate or question.vector is None:
         return None
-    return min(MAX_EF_SEARCH, _approximate_limit(question.candidates, question.per_record))
+    return min(MAX_EF_SEARCH, shape_of(collection, question).approximate_limit)
 
 
-@dataclass(frozen=True)
-class _Shape:
-    vector: bool
-    text: bool
-    approximate: bool
-    per_record: bool
-    cut: bool
-    candidates: int
-
-
-def _shape(question: Question) -> _Shape:
-    return _Shape(
-        vector=question.vector is not None,
+def shape_of(collection: CollectionRow, question: Question) -> Shape:
+    """The shape of the statement that asks `question`."""
+    space = collection.space
+    filtered = question.approximate and question.where is not None
+    return Shape(
+        vector=question.vector is not None and space is not None,
         text=question.analyzed is not None,
         approximate=question.approximate,
+        quantized=space is not None and space.quantization != "none",
         per_record=question.per_record,
         cut=question.max_distance is not None,
         candidates=question.candidates,
+        exact_below=exact_below(collection.chunks, question.candidates) if filtered else 0,
     )
 
 
@@ -196,41 +184,24 @@ def _binds(collection: CollectionRow, question: Question) -> dict[str, object]:
         if question.max_distance is not None:
             binds["max_distance"] = question.max_distance
     if question.analyzed is not None:
-        binds |= {
-            "analyzed": question.analyzed,
-            "config": collection.text_config,
-            "budget": question.budget,
-        }
+        text = {"analyzed": question.analyzed, "config": collection.text_config, "budget": question.budget}
+        binds |= text
     return binds
 
 
-def _literal(name: str) -> sa.BindParameter[int]:
-    return sa.bindparam(name, type_=sa.BigInteger, literal_execute=True)
-
-
-def _approximate_limit(candidates: int, per_record: bool) -> int:
-    return candidates * PER_RECORD_OVERSAMPLING if per_record else candidates
-
-
-@lru_cache(maxsize=256)
-def _cached_statement(t: Tables, space: Space | None, shape: _Shape) -> sa.Select[Any]:
-    return _statement(t, space, shape, None)
-
-
-def _statement(
-    t: Tables, space: Space | None, shape: _Shape, where: sa.ColumnElement[bool] | None
-) -> sa.Select[Any]:
+def _statement(t: Tables, space: Space | None, shape: Shape, where: Where) -> sa.Select[Any]:
     state = _state(t)
     parts: list[sa.Select[Any]] = []
     named = [state]  # referred to by name in SQL text, so written first and in this order
-    rest: sa.ColumnElement[Any] = sa.literal_column("0::float8")
+    rest: sa.ColumnElement[Any] = sa.literal_column("0")
     terms: sa.ColumnElement[Any] = sa.literal_column("0")
-    approximate_returned: sa.ColumnElement[Any] = sa.null()
+    eligible: sa.ColumnElement[Any] = sa.null()
+    returned: sa.ColumnElement[Any] = sa.null()
     if shape.vector and space is not None:
-        vector, approximate_returned = _vector_hits(t, space, shape, where)
-        parts.append(vector)
+        nearest, eligible, returned = vector_part(t, space, shape, where)
+        parts.append(nearest)
     if shape.text:
-        text, words, question = _text_hits(t, shape, where, state)
+        text, words, question = text_part(t, shape, where, state)
         parts.append(text)
         named += [words, question]
         rest = sa.select(question.c.rest).scalar_subquery()
@@ -241,19 +212,12 @@ def _statement(
             state.c.active_space_id,
             state.c.has_hnsw,
             state.c.active_statistics,
+            state.c.sequence,
             rest.label("rest"),
             terms.label("terms"),
-            approximate_returned.label("approximate_returned"),
-            hits.c.channel,
-            hits.c.chunk_id,
-            hits.c.value,
-            hits.c.record_id,
-            hits.c.record_type,
-            hits.c.current_revision,
-            hits.c.ordinal,
-            hits.c.start_offset,
-            hits.c.end_offset,
-            hits.c.content_hash,
+            eligible.label("eligible"),
+            returned.label("approximate_returned"),
+            *hits.c,
         )
         .select_from(state.outerjoin(hits, sa.true()))
         .order_by(hits.c.channel, hits.c.value, hits.c.record_id, hits.c.ordinal)
@@ -261,12 +225,17 @@ def _statement(
     )
 
 
+_cached_statement = lru_cache(maxsize=256)(_statement)
+
+
 def _state(t: Tables) -> sa.CTE:
     """One row while the collection exists: what the search must know to be sure that it asked the right thing."""
-    c, v, k = t.collections, t.statistics_versions, t.chunks
+    c, v, k, b = t.collections, t.statistics_versions, t.chunks, t.batches
     # max() of a key prefix reads one index entry; EXISTS (newer) would scan where there is none.
-    newest = sa.select(sa.func.max(k.c.chunk_id)).where(k.c.collection_id == _literal("collection_id"))
+    newest = sa.select(sa.func.max(k.c.chunk_id)).where(k.c.collection_id == literal("collection_id"))
     newer = sa.func.coalesce(newest.scalar_subquery() > v.c.newest_chunk_id, sa.true())
+    sequence = sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == literal("collection_id"))
+    same_version = (v.c.collection_id == literal("collection_id")) & (v.c.version == c.c.active_statistics)
     return (
         sa.select(
             c.c.active_space_id,
@@ -275,168 +244,13 @@ def _state(t: Tables) -> sa.CTE:
             v.c.weights_version,
             sa.func.coalesce(v.c.chunks, 0).label("chunks"),
             newer.label("has_newer"),
-            has_valid_index(t, "hnsw_").label("has_hnsw"),
+            has_valid_index(t, hnsw_name(t)).label("has_hnsw"),
+            sa.func.coalesce(sequence.scalar_subquery(), 0).label("sequence"),
         )
-        .select_from(
-            c.outerjoin(
-                v,
-                (v.c.collection_id == _literal("collection_id")) & (v.c.version == c.c.active_statistics),
-            )
-        )
-        .where(c.c.id == _literal("collection_id"), c.c.tenant == sa.bindparam("tenant"))
+        .select_from(c.outerjoin(v, same_version))
+        .where(c.c.id == literal("collection_id"), c.c.tenant == sa.bindparam("tenant"))
         .cte("state")
     )
-
-
-def _vector_hits(
-    t: Tables, space: Space, shape: _Shape, where: sa.ColumnElement[bool] | None
-) -> tuple[sa.Select[Any], sa.ColumnElement[Any]]:
-    distance = _distance(t, space)
-    exact = _nearest(t, shape, where, distance)
-    if not shape.approximate:
-        found = exact.cte("vector_hits")
-        return sa.select(sa.literal("vector").label("channel"), found.c.chunk_id, found.c.value), sa.null()
-    candidates = _approximate(t, space, shape, where).cte("approximate").prefix_with("MATERIALIZED")
-    e = t.chunk_embeddings
-    rescored = sa.select(e.c.chunk_id, distance.label("value"), *_group_columns(t, shape)).select_from(
-        candidates.join(
-            e,
-            (e.c.collection_id == _literal("collection_id"))
-            & (e.c.space_id == _literal("space_id"))
-            & (e.c.chunk_id == candidates.c.chunk_id),
-        )
-    )
-    if shape.per_record:
-        rescored = rescored.join(t.chunks, _same_chunk(t.chunks, e))
-    near = _best(rescored, shape).cte("rescored").prefix_with("MATERIALIZED")
-    returned = sa.select(sa.func.count()).select_from(near).scalar_subquery()
-    enough = returned >= sa.literal_column(str(shape.candidates))
-    # The same snapshot answers exactly when HNSW, which filters afterwards, came back short.
-    fallback = _nearest(t, shape, where, distance, sa.not_(enough)).cte("fallback")
-    union = sa.union_all(
-        sa.select(near.c.chunk_id, near.c.value).where(enough, *_cut(shape, near.c.value)),
-        sa.select(fallback.c.chunk_id, fallback.c.value),
-    ).subquery("vector_hits")
-    return sa.select(sa.literal("vector").label("channel"), union.c.chunk_id, union.c.value), returned
-
-
-def _distance(t: Tables, space: Space) -> sa.ColumnElement[Any]:
-    asked = sa.cast(sa.bindparam("vector", type_=sa.Text), t.vector())
-    return t.chunk_embeddings.c.embedding.op(t.operator(OPERATORS[space.distance]))(asked)
-
-
-def _eligible(t: Tables) -> list[sa.ColumnElement[bool]]:
-    e = t.chunk_embeddings
-    return [e.c.collection_id == _literal("collection_id"), e.c.space_id == _literal("space_id"), e.c.current]
-
-
-def _nearest(
-    t: Tables,
-    shape: _Shape,
-    where: sa.ColumnElement[bool] | None,
-    distance: sa.ColumnElement[Any],
-    *conditions: sa.ColumnElement[bool],
-) -> sa.Select[Any]:
-    e, k = t.chunk_embeddings, t.chunks
-    query = sa.select(e.c.chunk_id, distance.label("value"), *_group_columns(t, shape)).where(
-        *_eligible(t), *conditions, *_cut(shape, distance)
-    )
-    if shape.per_record or where is not None:
-        query = query.join(k, _same_chunk(k, e))
-    if where is not None:
-        query = query.where(where)
-    return _best(query, shape)
-
-
-def _approximate(
-    t: Tables, space: Space, shape: _Shape, where: sa.ColumnElement[bool] | None
-) -> sa.Select[Any]:
-    """The nearest by HNSW: the very expression and predicate of its index, and nothing to break its order."""
-    e, k = t.chunk_embeddings, t.chunks
-    half = t.vector("halfvec", space.dimensions)
-    asked = sa.cast(sa.bindparam("vector", type_=sa.Text), half)
-    order = sa.cast(e.c.embedding, half).op(t.operator(OPERATORS[space.distance]))(asked)
-    limit = _approximate_limit(shape.candidates, shape.per_record)
-    query = sa.select(e.c.chunk_id).where(*_eligible(t)).order_by(order).limit(sa.literal_column(str(limit)))
-    if where is not None:
-        query = query.join(k, _same_chunk(k, e)).where(where)
-    return query
-
-
-def _text_hits(
-    t: Tables, shape: _Shape, where: sa.ColumnElement[bool] | None, state: sa.CTE
-) -> tuple[sa.Select[Any], sa.CTE, sa.CTE]:
-    terms, question = _terms(t)
-    lexemes, k = t.chunk_lexemes, t.chunks
-    idf = sa.select(question.c.idf).scalar_subquery()
-    score = lexemes.c.weights.op(t.operator("<#>"))(idf)
-    words = sa.select(question.c.words).scalar_subquery()
-    query = sa.select(lexemes.c.chunk_id, score.label("value"), *_group_columns(t, shape)).where(
-        lexemes.c.collection_id == _literal("collection_id"),
-        lexemes.c.weights_version == sa.select(state.c.weights_version).scalar_subquery(),
-        lexemes.c.current,
-        lexemes.c.tsv.op("@@")(words),
-    )
-    if shape.per_record or where is not None:
-        query = query.join(k, _same_chunk(k, lexemes))
-    if where is not None:
-        query = query.where(where)
-    found = _best(query, shape).cte("text_hits")
-    hits = sa.select(sa.literal("text").label("channel"), found.c.chunk_id, found.c.value)
-    return hits, terms, question
-
-
-def _terms(t: Tables) -> tuple[sa.CTE, sa.CTE]:
-    terms = (
-        _sql(_TERMS.format(schema=quoted(t.schema), max_terms=bm25.MAX_TERMS))
-        .bindparams(_literal("collection_id"), sa.bindparam("config"), sa.bindparam("analyzed"))
-        .columns(sa.column("lexeme"), sa.column("idf"), sa.column("top"), sa.column("chosen"))
-        .cte("terms")
-        .prefix_with("MATERIALIZED")
-    )
-    question = (
-        _sql(
-            _QUESTION.format(
-                dimensions=bm25.DIMENSIONS,
-                extension=quoted(t.extension_schema),
-                dimension=DIMENSION.format(lexeme="lexeme"),
-            )
-        )
-        .columns(sa.column("words"), sa.column("idf"), sa.column("rest"), sa.column("terms"))
-        .cte("question")
-        .prefix_with("MATERIALIZED")
-    )
-    return terms, question
-
-
-def _sql(statement: str) -> sa.TextClause:
-    return sa.text(statement.replace("::", r"\:\:"))
-
-
-def _same_chunk(k: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
-    return (k.c.collection_id == _literal("collection_id")) & (k.c.chunk_id == other.c.chunk_id)
-
-
-def _group_columns(t: Tables, shape: _Shape) -> list[sa.ColumnElement[Any]]:
-    return [t.chunks.c.record_id] if shape.per_record else []
-
-
-def _cut(shape: _Shape, distance: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
-    return [distance <= sa.bindparam("max_distance", type_=sa.Double)] if shape.cut else []
-
-
-def _best(query: sa.Select[Any], shape: _Shape) -> sa.Select[Any]:
-    """The first `candidates` by value; per record only the best chunk of each counts."""
-    limit: sa.ColumnElement[Any] = sa.literal_column(str(shape.candidates))
-    if not shape.per_record:
-        return query.order_by(sa.column("value"), sa.column("chunk_id")).limit(limit)
-    found = query.subquery()
-    place = sa.func.row_number().over(
-        partition_by=found.c.record_id, order_by=(found.c.value, found.c.chunk_id)
-    )
-    best = sa.select(found, place.label("place")).subquery()
-    firsts = sa.select(best.c.chunk_id, best.c.value).where(best.c.place == sa.literal_column("1"))
-    return firsts.order_by(best.c.value, best.c.chunk_id).limit(limit)
 
 
 def _identified(t: Tables, parts: list[sa.Select[Any]]) -> sa.Subquery:
@@ -446,12 +260,12 @@ def _identified(t: Tables, parts: list[sa.Select[Any]]) -> sa.Subquery:
     place = (
         sa.select(p.c.ordinal, p.c.start_offset, p.c.end_offset)
         .where(
-            p.c.collection_id == _literal("collection_id"),
+            p.c.collection_id == literal("collection_id"),
             p.c.chunk_id == hits.c.chunk_id,
             p.c.revision == r.c.current_revision,
         )
         .order_by(p.c.ordinal)
-        .limit(sa.literal_column("1"))
+        .limit(number(1))
         .lateral("place")
     )
     return (
@@ -468,8 +282,8 @@ def _identified(t: Tables, parts: list[sa.Select[Any]]) -> sa.Subquery:
             k.c.content_hash,
         )
         .select_from(hits)
-        .join(k, (k.c.collection_id == _literal("collection_id")) & (k.c.chunk_id == hits.c.chunk_id))
-        .join(r, (r.c.collection_id == _literal("collection_id")) & (r.c.record_id == k.c.record_id))
+        .join(k, (k.c.collection_id == literal("collection_id")) & (k.c.chunk_id == hits.c.chunk_id))
+        .join(r, (r.c.collection_id == literal("collection_id")) & (r.c.record_id == k.c.record_id))
         .join(place, sa.true())
         .subquery("identified")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -20,6 +21,7 @@ class Space:
     model: str
     dimensions: int
     distance: str
+    quantization: str = "none"
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,12 @@ class CollectionRow:
     analyzer: str
     k1: float
     b: float
+    distance: str
+    quantization: str
     space: Space | None
     has_hnsw: bool
+    has_gin: bool
+    chunks: int
 
     @property
     def key(self) -> dict[str, object]:
@@ -44,45 +50,63 @@ class CollectionRow:
 
 def find_collection(conn: sa.Connection, t: Tables, tenant: str, name: str) -> CollectionRow | None:
     """The collection of that name, or None."""
-    c, s = t.collections, t.embedding_spaces
+    c, s, v = t.collections, t.embedding_spaces, t.statistics_versions
+    active_space = (s.c.collection_id == c.c.id) & (s.c.space_id == c.c.active_space_id)
+    active_statistics = (v.c.collection_id == c.c.id) & (v.c.version == c.c.active_statistics)
     row = conn.execute(
         sa.select(
             c,
             s.c.space_id,
             s.c.model,
             s.c.dimensions,
-            s.c.distance,
-            has_valid_index(t, "hnsw_").label("has_hnsw"),
+            s.c.distance.label("space_distance"),
+            s.c.quantization.label("space_quantization"),
+            has_valid_index(t, hnsw_name(t)).label("has_hnsw"),
+            has_valid_index(t, sa.func.concat("gin_words_", c.c.id)).label("has_gin"),
+            sa.func.coalesce(v.c.chunks, 0).label("chunks"),
         )
-        .select_from(c.outerjoin(s, (s.c.collection_id == c.c.id) & (s.c.space_id == c.c.active_space_id)))
+        .select_from(c.outerjoin(s, active_space).outerjoin(v, active_statistics))
         .where(c.c.tenant == tenant, c.c.name == name)
     ).one_or_none()
-    if row is None:
-        return None
-    space = None if row.space_id is None else Space(row.space_id, row.model, row.dimensions, row.distance)
+    return None if row is None else _collection(row)
+
+
+def _collection(row: sa.Row[Any]) -> CollectionRow:
+    space = None
+    if row.space_id is not None:
+        space = Space(row.space_id, row.model, row.dimensions, row.space_distance, row.space_quantization)
     return CollectionRow(
-        row.id, row.tenant, row.name, row.text_config, row.analyzer, row.k1, row.b, space, row.has_hnsw
+        collection_id=row.id,
+        tenant=row.tenant,
+        name=row.name,
+        text_config=row.text_config,
+        analyzer=row.analyzer,
+        k1=row.k1,
+        b=row.b,
+        distance=row.distance,
+        quantization=row.quantization,
+        space=space,
+        has_hnsw=row.has_hnsw,
+        has_gin=row.has_gin,
+        chunks=row.chunks,
     )
 
 
-def has_valid_index(t: Tables, prefix: str) -> sa.ColumnElement[bool]:
-    """Whether the collection row beside it has a usable index on request of that kind."""
-    c = t.collections
-    name = sa.func.format("%I.%I", t.schema, index_name_sql(prefix, c.c.id, c.c.active_space_id))
-    return sa.func.coalesce(
+def has_valid_index(t: Tables, name: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Whether the schema has a usable index of that name."""
+    qualified = sa.func.to_regclass(sa.func.format("%I.%I", t.schema, name))
+    valid: sa.Select[Any] = (
         sa.select(sa.literal_column("i.indisvalid"))
         .select_from(sa.text("pg_index i"))
-        .where(sa.literal_column("i.indexrelid") == sa.func.to_regclass(name))
-        .scalar_subquery(),
-        sa.false(),
+        .where(sa.literal_column("i.indexrelid") == qualified)
     )
+    return sa.func.coalesce(valid.scalar_subquery(), sa.false())
 
 
-def index_name_sql(
-    prefix: str, collection_id: sa.ColumnElement[int], space_id: sa.ColumnElement[int]
-) -> sa.ColumnElement[str]:
-    """The name of an index on request, computed in SQL; `indexes.index_name` is its twin."""
-    return sa.func.concat(prefix, collection_id, "_", space_id)
+def hnsw_name(t: Tables) -> sa.ColumnElement[str]:
+    """The name of the vector index of the collection row beside it and its active space."""
+    c = t.collections
+    return sa.func.concat("hnsw_", c.c.id, "_", c.c.active_space_id)
 
 
 def create_collection(
@@ -95,6 +119,8 @@ def create_collection(
     analyzer: str,
     k1: float,
     b: float,
+    distance: str,
+    quantization: str,
 ) -> None:
     """Create the collection unless it exists; InvalidInput for a text configuration the server has not."""
     known = conn.scalars(sa.text("SELECT cfgname FROM pg_ts_config ORDER BY cfgname")).all()
@@ -102,7 +128,16 @@ def create_collection(
         raise InvalidInput("text_config", f"one of {', '.join(known)}", repr(text_config)[:80])
     conn.execute(
         insert(t.collections)
-        .values(tenant=tenant, name=name, text_config=text_config, analyzer=analyzer, k1=k1, b=b)
+        .values(
+            tenant=tenant,
+            name=name,
+            text_config=text_config,
+            analyzer=analyzer,
+            k1=k1,
+            b=b,
+            distance=distance,
+            quantization=quantization,
+        )
         .on_conflict_do_nothing()
     )
 
@@ -171,26 +206,26 @@ def ensure_space(
     # NO KEY UPDATE: foreign key checks of other writers go on.
     conn.execute(sa.select(c.c.id).where(c.c.id == collection.collection_id).with_for_update(key_share=True))
     found = conn.execute(
-        sa.select(s.c.space_id, s.c.model, s.c.dimensions, s.c.distance)
+        sa.select(s.c.space_id, s.c.model, s.c.dimensions, s.c.distance, s.c.quantization)
         .join(c, (c.c.id == s.c.collection_id) & (c.c.active_space_id == s.c.space_id))
         .where(s.c.collection_id == collection.collection_id)
     ).one_or_none()
     if found is not None:
         return Space(*found)
-    distance = "cosine"
-    space_id = conn.scalar(
+    facts = (model, dimensions, collection.distance, collection.quantization)
+    space_id = conn.execute(
         sa.insert(s)
         .values(
             collection_id=collection.collection_id,
             tenant=collection.tenant,
             model=model,
             dimensions=dimensions,
-            distance=distance,
-            fingerprint=hashlib.sha256(f"{model}\n{dimensions}\n{distance}".encode()).hexdigest(),
+            distance=collection.distance,
+            quantization=collection.quantization,
+            fingerprint=hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest(),
             state="active",
         )
         .returning(s.c.space_id)
-    )
+    ).scalar_one()
     conn.execute(sa.update(c).where(c.c.id == collection.collection_id).values(active_space_id=space_id))
-    assert space_id is not None
-    return Space(space_id, model, dimensions, distance)
+    return Space(space_id, *facts)

@@ -14,7 +14,7 @@ from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.tables import Tables, quoted
 
 MIN_CHUNKS = 5_000  # below it the exact scan by key is as fast
-MAX_INDEXED_DIMENSIONS = 4_000  # of halfvec under HNSW
+_MOST_DIMENSIONS = {"none": 4_000, "binary": 64_000}  # that HNSW takes of halfvec and of bit
 _OPERATOR_CLASSES = {
     "cosine": "halfvec_cosine_ops",
     "inner_product": "halfvec_ip_ops",
@@ -38,9 +38,10 @@ def plan_indexes(
     """The indexes that a collection of this size wants; none where an exact scan is as fast."""
     if not _has_at_least(conn, t, collection.collection_id, min_chunks):
         return []
-    wanted = [(f"gin_{collection.collection_id}", _gin(t, collection))]
+    number = collection.collection_id
+    wanted = [(f"gin_words_{number}", _gin(t, number)), (f"gin_metadata_{number}", _gin_metadata(t, number))]
     space = collection.space
-    if space is not None and space.dimensions <= MAX_INDEXED_DIMENSIONS:
+    if space is not None and space.dimensions <= _MOST_DIMENSIONS[space.quantization]:
         wanted.append((f"hnsw_{collection.collection_id}_{space.space_id}", _hnsw(t, collection)))
     states = _states(conn, t.schema)
     return [
@@ -61,7 +62,8 @@ def build_index(conn: sa.Connection, t: Tables, plan: IndexPlan) -> None:
 def drop_indexes(conn: sa.Connection, t: Tables, collection_id: int) -> None:
     """Drop the indexes on request of a collection that is deleted."""
     for name in _states(conn, t.schema):
-        if name == f"gin_{collection_id}" or name.startswith(f"hnsw_{collection_id}_"):
+        ours = (f"gin_words_{collection_id}", f"gin_metadata_{collection_id}")
+        if name in ours or name.startswith(f"hnsw_{collection_id}_"):
             conn.exec_driver_sql(f"DROP INDEX {quoted(t.schema)}.{quoted(name)}")
 
 
@@ -73,19 +75,29 @@ def _has_at_least(conn: sa.Connection, t: Tables, collection_id: int, count: int
     return (conn.scalar(sa.select(sa.func.count()).select_from(some)) or 0) >= count
 
 
-def _gin(t: Tables, collection: CollectionRow) -> str:
-    table = f"{quoted(t.schema)}.chunk_lexemes"
-    return f"ON {table} USING gin (tsv) WHERE collection_id = {collection.collection_id:d} AND current"
+def _gin(t: Tables, collection_id: int) -> str:
+    return f"ON {quoted(t.schema)}.chunk_lexemes USING gin (tsv) WHERE collection_id = {collection_id:d} AND current"
+
+
+def _gin_metadata(t: Tables, collection_id: int) -> str:
+    return (
+        f"ON {quoted(t.schema)}.chunks USING gin (metadata jsonb_path_ops)"
+        f" WHERE collection_id = {collection_id:d} AND current"
+    )
 
 
 def _hnsw(t: Tables, collection: CollectionRow) -> str:
     space = collection.space
     assert space is not None
     extension = quoted(t.extension_schema)
+    if space.quantization == "binary":
+        indexed = f"({extension}.binary_quantize(embedding)::bit({space.dimensions:d}))"
+        operators = "bit_hamming_ops"
+    else:
+        indexed = f"(embedding::{extension}.halfvec({space.dimensions:d}))"
+        operators = _OPERATOR_CLASSES[space.distance]
     return (
-        f"ON {quoted(t.schema)}.chunk_embeddings"
-        f" USING hnsw ((embedding::{extension}.halfvec({space.dimensions:d}))"
-        f" {extension}.{_OPERATOR_CLASSES[space.distance]})"
+        f"ON {quoted(t.schema)}.chunk_embeddings USING hnsw ({indexed} {extension}.{operators})"
         f" WHERE collection_id = {collection.collection_id:d} AND space_id = {space.space_id:d} AND current"
     )
 

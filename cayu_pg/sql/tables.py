@@ -162,6 +162,8 @@ def _collections(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ..
         sa.Column("analyzer", sa.Text, nullable=False, comment="Analyzer that prepares text, with version."),
         sa.Column("k1", sa.Double, nullable=False, comment="BM25 term saturation."),
         sa.Column("b", sa.Double, nullable=False, comment="BM25 length normalisation."),
+        sa.Column("distance", sa.Text, nullable=False, comment="How vectors of new spaces are compared."),
+        sa.Column("quantization", sa.Text, nullable=False, comment="none or binary, for new spaces."),
         sa.Column("active_space_id", sa.BigInteger, comment="Embedding space that searches use."),
         sa.Column("active_statistics", sa.Integer, comment="Statistics version that searches use."),
         _created(),
@@ -170,6 +172,8 @@ def _collections(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ..
         sa.UniqueConstraint("id", "tenant"),
         sa.CheckConstraint("name <> ''", name="name"),
         sa.CheckConstraint("k1 >= 0 AND b BETWEEN 0 AND 1", name="bm25"),
+        sa.CheckConstraint("distance IN ('cosine', 'inner_product', 'l2')", name="distance"),
+        sa.CheckConstraint("quantization IN ('none', 'binary')", name="quantization"),
         comment="One searchable set of documents.",
     )
     spaces = sa.Table(
@@ -187,6 +191,9 @@ def _collections(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ..
         sa.Column("model", sa.Text, nullable=False, comment="Name of the embedding model."),
         sa.Column("dimensions", sa.Integer, nullable=False, comment="Length of every vector."),
         sa.Column("distance", sa.Text, nullable=False, comment="cosine, inner_product or l2."),
+        sa.Column(
+            "quantization", sa.Text, nullable=False, comment="What the vector index holds: none, binary."
+        ),
         sa.Column("fingerprint", sa.Text, nullable=False, comment="SHA-256 of model, size and distance."),
         sa.Column("state", sa.Text, nullable=False, comment="building, active or retired."),
         _created(),
@@ -194,6 +201,7 @@ def _collections(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ..
         _belongs(["collection_id", "tenant"], "collections", ["id", "tenant"]),
         sa.CheckConstraint("dimensions BETWEEN 1 AND 16000", name="dimensions"),
         sa.CheckConstraint("distance IN ('cosine', 'inner_product', 'l2')", name="distance"),
+        sa.CheckConstraint("quantization IN ('none', 'binary')", name="quantization"),
         sa.CheckConstraint("state IN ('building', 'active', 'retired')", name="state"),
         comment="One way of turning text into vectors.",
     )
@@ -403,6 +411,7 @@ def _transcripts(metadata: sa.MetaData, _: ExtensionType, sparse: ExtensionType)
         sa.Column("metadata", JSONB, nullable=False, comment="Free to use."),
         _created(),
         sa.PrimaryKeyConstraint("transcript_key"),
+        sa.CheckConstraint("octet_length(transcript_id) BETWEEN 1 AND 1024", name="transcript_id"),
         sa.CheckConstraint("next_position >= 0", name="next_position"),
         sa.CheckConstraint("jsonb_typeof(metadata) = 'object'", name="metadata"),
         comment="One conversation.",
@@ -422,8 +431,11 @@ def _transcripts(metadata: sa.MetaData, _: ExtensionType, sparse: ExtensionType)
         sa.CheckConstraint("position >= 0", name="position"),
         sa.CheckConstraint("role IN ('user', 'assistant', 'system', 'tool')", name="role"),
         sa.CheckConstraint(
-            "jsonb_typeof(content) = 'array' AND jsonb_array_length(content) > 0", name="content"
+            "jsonb_typeof(content) = 'array' AND jsonb_array_length(content) > 0"
+            " AND NOT jsonb_path_exists(content, 'strict $[*] ? (@.type() != \"object\")')",
+            name="content",
         ),
+        sa.CheckConstraint("char_length(idempotency_key) BETWEEN 1 AND 512", name="idempotency_key"),
         sa.Index(None, "created_at", postgresql_using="brin"),
         comment="One message of a conversation.",
     )
@@ -439,6 +451,7 @@ def _transcripts(metadata: sa.MetaData, _: ExtensionType, sparse: ExtensionType)
         sa.Column("weights", sparse, comment="BM25 weights, once the transcript search uses them."),
         sa.PrimaryKeyConstraint("transcript_key", "position"),
         _belongs(["transcript_key", "position"], "transcript_messages", ["transcript_key", "position"]),
+        sa.CheckConstraint("length >= 0", name="length"),
         sa.Index(None, "tsv", postgresql_using="gin"),
         comment="The words of messages; narrow, so that scans stay cheap.",
     )
@@ -454,6 +467,10 @@ def _transcripts(metadata: sa.MetaData, _: ExtensionType, sparse: ExtensionType)
         _created(),
         sa.PrimaryKeyConstraint("transcript_key", "key_hash"),
         _belongs(["transcript_key"], "transcripts", ["transcript_key"]),
+        sa.CheckConstraint(
+            "octet_length(key_hash) = 32 AND octet_length(messages_digest) = 32", name="hashes"
+        ),
+        sa.CheckConstraint("first_position >= 0 AND last_position >= first_position", name="positions"),
         comment="Appends that gave an idempotency key; outlives deleted messages.",
     )
     return transcripts, messages, lexemes, appends

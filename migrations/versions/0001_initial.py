@@ -26,6 +26,8 @@ TABLES = (
     analyzer TEXT NOT NULL,
     k1 DOUBLE PRECISION NOT NULL,
     b DOUBLE PRECISION NOT NULL,
+    distance TEXT NOT NULL,
+    quantization TEXT NOT NULL,
     active_space_id BIGINT,
     active_statistics INTEGER,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
@@ -34,7 +36,9 @@ TABLES = (
     CONSTRAINT uq_collections_tenant_name UNIQUE (tenant, name),
     CONSTRAINT uq_collections_id_tenant UNIQUE (id, tenant),
     CONSTRAINT ck_collections_name CHECK (name <> ''),
-    CONSTRAINT ck_collections_bm25 CHECK (k1 >= 0 AND b BETWEEN 0 AND 1)
+    CONSTRAINT ck_collections_bm25 CHECK (k1 >= 0 AND b BETWEEN 0 AND 1),
+    CONSTRAINT ck_collections_distance CHECK (distance IN ('cosine', 'inner_product', 'l2')),
+    CONSTRAINT ck_collections_quantization CHECK (quantization IN ('none', 'binary'))
 )""",
     """CREATE TABLE {schema}.transcripts (
     transcript_key UUID NOT NULL,
@@ -45,6 +49,7 @@ TABLES = (
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_transcripts PRIMARY KEY (transcript_key),
     CONSTRAINT ck_transcripts_tenant CHECK (tenant <> ''),
+    CONSTRAINT ck_transcripts_transcript_id CHECK (octet_length(transcript_id) BETWEEN 1 AND 1024),
     CONSTRAINT ck_transcripts_next_position CHECK (next_position >= 0),
     CONSTRAINT ck_transcripts_metadata CHECK (jsonb_typeof(metadata) = 'object')
 )""",
@@ -67,6 +72,7 @@ TABLES = (
     model TEXT NOT NULL,
     dimensions INTEGER NOT NULL,
     distance TEXT NOT NULL,
+    quantization TEXT NOT NULL,
     fingerprint TEXT NOT NULL,
     state TEXT NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
@@ -76,6 +82,7 @@ TABLES = (
         REFERENCES {schema}.collections (id, tenant) ON DELETE CASCADE,
     CONSTRAINT ck_embedding_spaces_dimensions CHECK (dimensions BETWEEN 1 AND 16000),
     CONSTRAINT ck_embedding_spaces_distance CHECK (distance IN ('cosine', 'inner_product', 'l2')),
+    CONSTRAINT ck_embedding_spaces_quantization CHECK (quantization IN ('none', 'binary')),
     CONSTRAINT ck_embedding_spaces_state CHECK (state IN ('building', 'active', 'retired'))
 )""",
     """CREATE TABLE {schema}.fusion_configs (
@@ -131,7 +138,11 @@ TABLES = (
     CONSTRAINT pk_transcript_appends PRIMARY KEY (transcript_key, key_hash),
     CONSTRAINT ck_transcript_appends_tenant CHECK (tenant <> ''),
     CONSTRAINT fk_transcript_appends_transcripts FOREIGN KEY (transcript_key)
-        REFERENCES {schema}.transcripts (transcript_key) ON DELETE CASCADE
+        REFERENCES {schema}.transcripts (transcript_key) ON DELETE CASCADE,
+    CONSTRAINT ck_transcript_appends_hashes CHECK (
+        octet_length(key_hash) = 32 AND octet_length(messages_digest) = 32),
+    CONSTRAINT ck_transcript_appends_positions CHECK (
+        first_position >= 0 AND last_position >= first_position)
 )""",
     """CREATE TABLE {schema}.transcript_messages (
     transcript_key UUID NOT NULL,
@@ -148,7 +159,9 @@ TABLES = (
     CONSTRAINT ck_transcript_messages_position CHECK (position >= 0),
     CONSTRAINT ck_transcript_messages_role CHECK (role IN ('user', 'assistant', 'system', 'tool')),
     CONSTRAINT ck_transcript_messages_content CHECK (
-        jsonb_typeof(content) = 'array' AND jsonb_array_length(content) > 0)
+        jsonb_typeof(content) = 'array' AND jsonb_array_length(content) > 0
+        AND NOT jsonb_path_exists(content, 'strict $[*] ? (@.type() != "object")')),
+    CONSTRAINT ck_transcript_messages_idempotency_key CHECK (char_length(idempotency_key) BETWEEN 1 AND 512)
 )""",
     "CREATE INDEX ix_transcript_messages_created_at ON {schema}.transcript_messages USING brin (created_at)",
     """CREATE TABLE {schema}.chunks (
@@ -189,7 +202,8 @@ TABLES = (
     CONSTRAINT pk_message_lexemes PRIMARY KEY (transcript_key, position),
     CONSTRAINT ck_message_lexemes_tenant CHECK (tenant <> ''),
     CONSTRAINT fk_message_lexemes_transcript_messages FOREIGN KEY (transcript_key, position)
-        REFERENCES {schema}.transcript_messages (transcript_key, position) ON DELETE CASCADE
+        REFERENCES {schema}.transcript_messages (transcript_key, position) ON DELETE CASCADE,
+    CONSTRAINT ck_message_lexemes_length CHECK (length >= 0)
 )""",
     "CREATE INDEX ix_message_lexemes_tsv ON {schema}.message_lexemes USING gin (tsv)",
     """CREATE TABLE {schema}.revisions (
@@ -272,6 +286,8 @@ COMMENTS = {
         "analyzer": "Analyzer that prepares text, with version.",
         "k1": "BM25 term saturation.",
         "b": "BM25 length normalisation.",
+        "distance": "How vectors of new spaces are compared.",
+        "quantization": "none or binary, for new spaces.",
         "active_space_id": "Embedding space that searches use.",
         "active_statistics": "Statistics version that searches use.",
         "created_at": "When the row was written.",
@@ -301,6 +317,7 @@ COMMENTS = {
         "model": "Name of the embedding model.",
         "dimensions": "Length of every vector.",
         "distance": "cosine, inner_product or l2.",
+        "quantization": "What the vector index holds: none, binary.",
         "fingerprint": "SHA-256 of model, size and distance.",
         "state": "building, active or retired.",
         "created_at": "When the row was written.",

@@ -1,0 +1,49 @@
+"""Tokens that lead from one page of a result to the next, and notice when there is no next page to be had."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+
+from cayu_pg.errors import InvalidInput, StaleContinuation
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Where a result goes on: the digest of the request, the state of the data, and the hits already shown."""
+
+    digest: str
+    state: str
+    offset: int
+
+    def token(self) -> str:
+        """The continuation as text for a client to send back."""
+        facts = json.dumps([self.digest, self.state, self.offset], separators=(",", ":"))
+        return base64.urlsafe_b64encode(facts.encode()).decode().rstrip("=")
+
+
+def parse_continuation(token: str, digest: str) -> Continuation:
+    """What a token says; InvalidInput when it is none, or belongs to another search."""
+    try:
+        facts = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    except (binascii.Error, ValueError):
+        facts = None
+    match facts:
+        case [str(found), str(state), int(offset)] if type(offset) is int and offset > 0:
+            if found != digest:
+                raise InvalidInput(
+                    "continuation", "the token of a search with the same arguments", "another one"
+                )
+            return Continuation(found, state, offset)
+    raise InvalidInput("continuation", "the token of an earlier result", "something else")
+
+
+def check_state(continuation: Continuation, state: str) -> None:
+    """Refuse to go on when the data has changed: hits could repeat or be passed over."""
+    if continuation.state != state:
+        raise StaleContinuation(
+            f"the collection has changed since this result (it was at {continuation.state}, now {state});"
+            " search again from the start"
+        )
