@@ -21,9 +21,9 @@ LAYERS = {
     " texts web_evidence web_urls",
     "pure": "analysis bm25 context continuation evaluation fusion message_formats splitting tuning",
     "models and sql": "embedding reranking sql",
-    "pipelines": "appending ingesting message_search migrating operations rag ranked_rows retrieval search_request"
-    " steps transcripts",
-    "doors": "async_store embedded settings store",
+    "pipelines": "appending ingesting message_search migrating operations rag ranked_rows recall retrieval"
+    " search_request steps transcripts",
+    "doors": "async_store async_transcript embedded settings store transcript",
     "package": "__init__",
     "command line": "__main__ cli",
 }
