@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -14,17 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy.dialects.postgresql import JSONB
 
-from cayu_pg.errors import InvalidFilter
 from cayu_pg.filters import MAX_CONDITIONS, from_mongo, parse_filter
 from cayu_pg.sql.filters import Where, compile_filter
 
-GIVEN = sa.func.jsonb_array_elements(sa.bindparam("documents", type_=sa.Text).cast(JSONB)).table_valued(
-    sa.column("metadata", JSONB), with_ordinality="number", name="given"
-)
 DOCS = sa.Table(
     "docs", sa.MetaData(), sa.Column("id", sa.Integer), sa.Column("metadata", JSONB, nullable=False)
 )
+ORDERS = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
 MISSING = object()
+
+
+def elements_of(text: sa.BindParameter[str]) -> sa.TableValuedAlias:
+    """The elements of a JSON array as rows of `metadata`, with their `number` from 1."""
+    elements = sa.func.jsonb_array_elements(sa.cast(text, JSONB))
+    columns = elements.table_valued(sa.column("metadata", JSONB), with_ordinality="number", name="given")
+    return columns.render_derived()
+
+
+GIVEN = elements_of(sa.bindparam("documents", type_=sa.Text))
 
 
 @pytest.fixture
@@ -36,41 +44,32 @@ def conn(engine: sa.Engine) -> Iterator[sa.Connection]:
 # The documented rules once more, as plainly as possible.
 
 
-def same(a: object, b: object) -> bool:
+def same(a: Any, b: Any) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return a == b
+    return bool(a == b)
 
 
-def kind(value: object) -> type:
-    return float if type(value) is int else type(value)
-
-
-def meets(value: object, operator: str, operand: Any) -> bool:
-    match operator:
+def meets(value: Any, name: str, operand: Any) -> bool:
+    match name:
         case "eq":
             return same(value, operand)
         case "in":
             return any(same(value, each) for each in operand)
         case "exists":
-            return (value is not MISSING) == operand
+            return operand is (value is not MISSING)
         case "contains":
             return isinstance(value, list) and any(same(each, operand) for each in value)
         case "ne" | "nin":
-            return not meets(value, {"ne": "eq", "nin": "in"}[operator], operand)
-    ordered: Any = value
-    if kind(value) is not kind(operand):
-        return False
-    return {
-        "gt": ordered > operand,
-        "gte": ordered >= operand,
-        "lt": ordered < operand,
-        "lte": ordered <= operand,
-    }[operator]
+            return not meets(value, {"ne": "eq", "nin": "in"}[name], operand)
+        case _:
+            types = str if isinstance(operand, str) else (int, float)
+            comparable = isinstance(value, types) and not isinstance(value, bool)
+            return comparable and bool(ORDERS[name](value, operand))
 
 
 def matches(document: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
@@ -111,7 +110,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=2),
     max_leaves=5,
 )
-DOCUMENTS = st.lists(st.dictionaries(KEYS, VALUES, max_size=4), min_size=10, max_size=25)
+DOCUMENTS = st.lists(st.dictionaries(KEYS, VALUES, max_size=4), min_size=15, max_size=30)
 
 
 @st.composite
@@ -152,7 +151,7 @@ def orders(value: object) -> bool:
 def test_random_filters_pick_the_documents_that_the_rules_pick(conn: sa.Connection) -> None:
     pairs = picked = 0
 
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=340, deadline=None)
     @given(documents_and_filters())
     def agrees(case: tuple[list[dict[str, Any]], dict[str, Any]]) -> None:
         nonlocal pairs, picked
@@ -189,7 +188,6 @@ def test_random_filters_pick_the_documents_that_the_rules_pick(conn: sa.Connecti
             [{"k": "2023-12-31"}, {"k": "2024-02-29T10:00:00Z"}, {"k": "2025-01-01"}],
             [1],
         ),
-        ({"k": {"not": {"eq": 1}}}, None, None),
         ({"not": {"k": {"gt": 1}}}, [{"k": 1}, {"k": 2}, {"k": "a"}, {}], [0, 2, 3]),
         ({"k": [1, 2]}, [{"k": [1, 2]}, {"k": [2, 1]}, {"k": [1, 2, 3]}, {"k": [1, 2, 2]}], [0]),
         ({"k": {"eq": {"a": 1}}}, [{"k": {"a": 1}}, {"k": {"a": 1, "b": 2}}, {"k": {}}], [0]),
@@ -219,10 +217,6 @@ def test_random_filters_pick_the_documents_that_the_rules_pick(conn: sa.Connecti
     ],
 )
 def test_rule_by_example(conn: sa.Connection, where: Any, documents: Any, picked: Any) -> None:
-    if documents is None:
-        with pytest.raises(InvalidFilter):
-            compile_filter(where, DOCS.c.metadata)
-        return
     assert found(conn, where, documents) == picked
     assert [n for n, document in enumerate(documents) if matches(document, where)] == picked
 
@@ -250,7 +244,8 @@ def hostile(conn: sa.Connection) -> list[dict[str, Any]]:
     """2,000 documents, each with a key and a value of its own; the value of every fifth is in an array."""
     keys = hostile_texts(2_000)
     documents = [
-        {key: [value] if n % 5 == 0 else value} for n, (key, value) in enumerate(zip(keys, keys[::-1]))
+        {key: [value] if n % 5 == 0 else value}
+        for n, (key, value) in enumerate(zip(keys, reversed(keys), strict=True))
     ]
     fill(conn, documents)
     return documents
@@ -258,12 +253,8 @@ def hostile(conn: sa.Connection) -> list[dict[str, Any]]:
 
 def fill(conn: sa.Connection, documents: list[dict[str, Any]]) -> None:
     DOCS.create(conn)
-    texts = sa.func.jsonb_array_elements(
-        sa.cast(sa.literal(json.dumps(documents), sa.Text), JSONB)
-    ).table_valued(sa.column("metadata", JSONB), with_ordinality="number")
-    conn.execute(
-        DOCS.insert().from_select(["id", "metadata"], sa.select(texts.c.number - 1, texts.c.metadata))
-    )
+    rows = sa.select(GIVEN.c.number - 1, GIVEN.c.metadata)
+    conn.execute(DOCS.insert().from_select(["id", "metadata"], rows), {"documents": json.dumps(documents)})
 
 
 def ids(conn: sa.Connection, where: Where) -> list[int]:
@@ -305,9 +296,17 @@ def test_seventy_thousand_values_are_one_bind_and_fast(conn: sa.Connection) -> N
 
 
 def test_as_many_conditions_as_are_allowed_fit_in_one_statement(conn: sa.Connection) -> None:
-    fill(conn, [{"n": n, "tags": [{"a": n}]} for n in range(3)])
-    assert ids(conn, {"or": [{"n": n} for n in range(1, MAX_CONDITIONS + 1)]}) == [1, 2]
-    assert ids(conn, {"or": [{"tags": {"contains": {"a": n}}} for n in range(MAX_CONDITIONS)]}) == [0, 1, 2]
+    fill(conn, [{"n": [n]} for n in range(3)])
+    condition = compile_filter({"or": [{"n": [n]} for n in range(1, MAX_CONDITIONS + 1)]}, DOCS.c.metadata)
+    assert ids(conn, condition) == [1, 2]
+
+
+def test_strings_are_compared_by_code_point_whatever_the_collation_of_the_database(
+    conn: sa.Connection,
+) -> None:
+    # No server of these tests knows a collation that orders differently, so the rows cannot show it.
+    compiled = compile_filter({"s": {"lt": "a"}}, DOCS.c.metadata).compile(dialect=conn.dialect)
+    assert """#>> '{}') COLLATE "C") < """ in str(compiled)
 
 
 def test_expression_and_tree_are_taken_as_they_are(conn: sa.Connection) -> None:
@@ -354,16 +353,21 @@ def where(n: int) -> dict[str, Any]:
 def indexed(conn: sa.Connection) -> sa.Connection:
     """50,000 documents under a GIN index."""
     DOCS.create(conn)
-    document = "jsonb_build_object('n', i, 's', 'v' || i, 'tags', jsonb_build_array('t' || i, jsonb_build_object('a', i)))"
+    tags = "jsonb_build_array('t' || i, jsonb_build_object('a', i))"
+    document = f"jsonb_build_object('n', i, 's', 'v' || i, 'tags', {tags})"
     conn.execute(sa.text(f"INSERT INTO docs SELECT i, {document} FROM generate_series(1, 50000) i"))
     conn.execute(sa.text("CREATE INDEX docs_metadata ON docs USING gin (metadata jsonb_path_ops)"))
     conn.execute(sa.text("ANALYZE docs"))
     return conn
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
+def plan_of(conn: sa.Connection, where: Where) -> str:
+    query = sa.select(DOCS.c.id).where(compile_filter(where, DOCS.c.metadata)).compile(dialect=conn.dialect)
+    return "\n".join(conn.exec_driver_sql(f"EXPLAIN {query}", query.params).scalars())
+
+
+def test_equality_and_contains_use_the_gin_index(indexed: sa.Connection) -> None:
+    selective: list[dict[str, Any]] = [
         {"n": 777},
         {"n": 777.0},
         {"s": {"eq": "v777"}},
@@ -372,12 +376,10 @@ def indexed(conn: sa.Connection) -> sa.Connection:
         {"tags": {"contains": {"a": 777}}},
         {"s": "v777", "n": {"gt": 7}},
         {"or": [{"s": "v777"}, {"tags": {"contains": "t777"}}]},
-    ],
-)
-def test_equality_and_contains_use_the_gin_index(indexed: sa.Connection, where: dict[str, Any]) -> None:
-    query = sa.select(DOCS.c.id).where(compile_filter(where, DOCS.c.metadata))
-    compiled = query.compile(dialect=indexed.dialect)
-    plan = indexed.exec_driver_sql(f"EXPLAIN {compiled}", compiled.params).scalars().all()
-    assert any("Bitmap Index Scan on docs_metadata" in line for line in plan)
-    assert not any("Seq Scan" in line for line in plan)
-    assert ids(indexed, where) == [777]
+    ]
+    for where in selective:
+        plan = plan_of(indexed, where)
+        assert "Bitmap Index Scan on docs_metadata" in plan
+        assert "Seq Scan" not in plan
+        assert ids(indexed, where) == [777]
+    assert "Seq Scan" in plan_of(indexed, {"n": {"gt": 7}})
