@@ -17,6 +17,7 @@ from cayu_pg.errors import InvalidInput
 
 MAX_ANALYZED = 100_000  # characters; the rest of a longer text is not searched by words
 DEFAULT_ANALYZER = "standard-1"
+_LONGEST_WORD = 2046  # bytes, of a lexeme
 
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, Kana, Bopomofo, Han, Hangul.
 _UNSPACED = re.compile(
@@ -30,6 +31,7 @@ _IDENTIFIER = re.compile(
     r"|[A-Z]{2,}+[a-z]{2,}+[A-Za-z0-9]*+"  # HTTPServer
     r"|[A-Z]?+[a-z0-9]++[A-Z][A-Za-z0-9]*+)"  # camelCase
 )
+_ACCENTS = re.compile("[\u0300-\u036f]+")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -38,13 +40,28 @@ def standard(text: str) -> str:
     return _IDENTIFIER.sub(_identifier, _spaced(text))
 
 
+def folded(text: str) -> str:
+    """As standard, with accents taken off letters, so that `resume` finds `résumé` and `Muller` finds `Müller`."""
+    return standard(_without_accents(text))
+
+
+def plain(text: str) -> str:
+    """As standard, with identifiers left to Postgres' own parser."""
+    return _spaced(text)
+
+
 def ngram(text: str) -> str:
     """For Chinese, Japanese, Korean, Thai and their like: pairs of neighbouring characters; the rest as standard."""
     return _IDENTIFIER.sub(_identifier, _UNSPACED.sub(_pairs, _spaced(text)))
 
 
-ANALYZERS: dict[str, Callable[[str], str]] = {"standard-1": standard, "ngram-1": ngram}
-_NEWEST = {"standard": "standard-1", "ngram": "ngram-1"}
+ANALYZERS: dict[str, Callable[[str], str]] = {
+    "standard-1": standard,
+    "folded-1": folded,
+    "plain-1": plain,
+    "ngram-1": ngram,
+}
+_NEWEST = {name.partition("-")[0]: name for name in ANALYZERS}
 
 
 def analyzer_name(name: str | None) -> str:
@@ -55,9 +72,23 @@ def analyzer_name(name: str | None) -> str:
     return full
 
 
+def overlong_words(analyzed: str) -> int:
+    """How many words Postgres passes over because they have more than 2,046 bytes."""
+    if len(analyzed) < _LONGEST_WORD // 4:
+        return 0
+    return sum(len(word.encode()) > _LONGEST_WORD for word in analyzed.split())
+
+
 def analyze(analyzer: str, text: str) -> str:
     """What `to_tsvector` gets for `text`: at most MAX_ANALYZED characters of it."""
     return ANALYZERS[analyzer](text[:MAX_ANALYZED])
+
+
+def _without_accents(text: str) -> str:
+    """Marks of Latin, Greek and Cyrillic letters are dropped; those of other scripts are letters of their own."""
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", text)))
 
 
 def _spaced(text: str) -> str:

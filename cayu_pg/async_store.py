@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from cayu_pg import operations
+from cayu_pg import bm25, operations
+from cayu_pg.async_transcript import AsyncTranscript
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput, Unreachable
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
@@ -30,6 +31,8 @@ from cayu_pg.sql.errors import translated
 from cayu_pg.sql.indexes import MIN_CHUNKS
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive_async
+from cayu_pg.text_query import Mode
+from cayu_pg.transcripts import transcript_state
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -175,14 +178,17 @@ class AsyncStore:
         embedder: Embedder | None = None,
         distance: Literal["cosine", "inner_product", "l2"] = "cosine",
         quantization: Literal["none", "binary"] = "none",
+        k1: float = bm25.K1,
+        b: float = bm25.B,
         create: bool = True,
     ) -> AsyncCollection:
         """The collection `name`; made with these settings when absent, or NotFound without `create`.
 
         `distance` and `quantization` are those of vectors: `binary` keeps one bit a number in the vector index and
-        scores what it finds again by the full vectors, which is smaller and less exact.
+        scores what it finds again by the full vectors, which is smaller and less exact. `k1` and `b` are those of BM25;
+        short texts such as chat turns prefer b = 0.4.
         """
-        settings = CollectionSettings(text_config, analyzer, embedder, distance, quantization)
+        settings = CollectionSettings(text_config, analyzer, embedder, distance, quantization, k1, b)
         wanted = self._tenant if tenant is None else tenant
         steps = operations.open_collection(self._state, wanted, name, settings, create)
         return AsyncCollection(self, await self._run(steps))
@@ -204,6 +210,11 @@ class AsyncStore:
         """
         request = operations.request_of(self._state, query, options)
         return await self._run(operations.search_collections(self._state, self._tenant, names, request))
+
+    async def transcript(self, transcript_id: str, *, tenant: str | None = None) -> AsyncTranscript:
+        """The conversation `transcript_id`; it need not exist, its first append creates it."""
+        wanted = self._tenant if tenant is None else tenant
+        return AsyncTranscript(self._run, transcript_state(self._state, wanted, transcript_id))
 
     def for_tenant(self, tenant: str) -> AsyncStore:
         """The same store for one tenant."""
@@ -314,6 +325,8 @@ class AsyncCollection:
         where: Where | None = None,
         channels: Sequence[str] = CHANNELS,
         candidates: int = 100,
+        mode: Mode = "any",
+        fuzzy: bool = False,
         fusion: WeightedReciprocalRankFusionConfig | None = None,
         rerank: bool | Reranker = False,
         rerank_seconds: float | None = None,
@@ -327,7 +340,9 @@ class AsyncCollection:
         """The `limit` best passages for a question, from both channels fused.
 
         `where` filters by metadata: a mapping (see `cayu_pg.filters`) or a condition on the columns of `chunks`.
-        `candidates` is how many hits each channel may contribute. `rerank` lets a cross-encoder order the fused
+        `candidates` is how many hits each channel may contribute. `mode` is what the text channel asks for: any word,
+        all, the phrase, or web for quotes, minus and OR as in search boxes; `fuzzy` lets words that the collection does
+        not know stand for the nearest that it knows. `rerank` lets a cross-encoder order the fused
         candidates, unless that takes longer than `rerank_seconds`. `per_record` shows only the best passage of each
         record; `exact` goes past the approximate index; `max_distance` cuts the vector channel; `continuation` is
         that of an earlier result of the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
@@ -340,6 +355,8 @@ class AsyncCollection:
                 "where": where,
                 "channels": channels,
                 "candidates": candidates,
+                "mode": mode,
+                "fuzzy": fuzzy,
                 "fusion": fusion,
                 "rerank": rerank,
                 "rerank_seconds": rerank_seconds,

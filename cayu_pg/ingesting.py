@@ -44,7 +44,9 @@ class Refusal(BaseModel):
 class IngestReport(BaseModel):
     """What an ingest did. Every document is added, changed, unchanged or refused.
 
-    `advice` says what would make searches faster, such as an index that a collection of this size wants.
+    `words_skipped` counts words too long for Postgres (over 2,046 bytes), `chunks_cut` chunks of which only the first
+    100,000 characters are searched by words; both are stored and embedded whole. `advice` says what would make
+    searches faster, such as an index that a collection of this size wants.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -57,6 +59,8 @@ class IngestReport(BaseModel):
     chunks_removed: int = 0
     embeddings_computed: int = 0
     embeddings_reused: int = 0
+    words_skipped: int = 0
+    chunks_cut: int = 0
     refused: list[Refusal] = []
     advice: list[str] = []
     seconds: float = 0.0

@@ -67,6 +67,8 @@ class CollectionSettings:
     embedder: Embedder | None = None
     distance: str = "cosine"
     quantization: str = "none"
+    k1: float = bm25.K1
+    b: float = bm25.B
 
 
 def open_tables(state: StoreState) -> Steps[Tables]:
@@ -95,8 +97,8 @@ def open_collection(
             name=name,
             text_config=settings.text_config,
             analyzer=analyzer,
-            k1=bm25.K1,
-            b=bm25.B,
+            k1=float(settings.k1),
+            b=float(settings.b),
             distance=settings.distance,
             quantization=settings.quantization,
         )
@@ -110,6 +112,9 @@ def open_collection(
 def _check_settings(settings: CollectionSettings) -> None:
     if not isinstance(settings.text_config, str):
         raise InvalidInput("text_config", "the name of a configuration", type(settings.text_config).__name__)
+    for name, value, most in (("k1", settings.k1, 100.0), ("b", settings.b, 1.0)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            raise InvalidInput(name, f"a number from 0 to {most:g}", repr(value)[:40])
     if settings.distance not in OPERATORS:
         raise InvalidInput("distance", f"one of {', '.join(OPERATORS)}", repr(settings.distance)[:40])
     if settings.quantization not in QUANTIZATIONS:

@@ -41,7 +41,7 @@ class ChannelDiagnostics(BaseModel):
 
     `requested` is how many were asked for, `eligible` how many there were to choose from (None: not counted).
     `truncated` says that a hit might be missing, and `reason` why, or why there are none. `milliseconds` is the time
-    of the statement, which all channels share.
+    of the statement, which all channels share. `corrections` are the known words that unknown ones were taken for.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,6 +54,7 @@ class ChannelDiagnostics(BaseModel):
     reason: str | None
     milliseconds: float
     index_version: str
+    corrections: dict[str, str] = {}
 
 
 class RerankDiagnostics(BaseModel):
@@ -153,6 +154,7 @@ def _channel_line(name: str, channel: ChannelDiagnostics) -> str:
         notes.append("truncated")
     if channel.reason:
         notes.append(channel.reason)
+    notes += [f"{word} taken for {meant}" for word, meant in channel.corrections.items()]
     found = f"{channel.returned} of at most {channel.requested}"
     return f"  {name}: {found} ({', '.join(notes)}; {channel.index_version})"
 

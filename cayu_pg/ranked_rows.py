@@ -26,6 +26,7 @@ class RankedRows:
     path: ChannelPath
     reason: str | None
     eligible: int | None
+    corrections: dict[str, str]
 
 
 def ranked_rows(
@@ -34,9 +35,13 @@ def ranked_rows(
     request: SearchRequest,
     question: Question,
     rows: ChannelRows,
+    corrections: dict[str, str],
 ) -> list[RankedRows]:
     """The channels of a collection; with a label they are called `vector:<label>` and `text:<label>`."""
-    return [_ranked(kind, label, collection, request, question, rows) for kind in request.channels]
+    return [
+        _ranked(kind, label, collection, request, question, rows, corrections if kind == "text" else {})
+        for kind in request.channels
+    ]
 
 
 def channel_diagnostics(
@@ -52,6 +57,7 @@ def channel_diagnostics(
         path=ranked.path,
         truncated=ranked.channel.truncated,
         reason=ranked.reason,
+        corrections=ranked.corrections,
         milliseconds=milliseconds,
         index_version=ranked.channel.index_version,
     )
@@ -69,6 +75,7 @@ def _ranked(
     request: SearchRequest,
     question: Question,
     rows: ChannelRows,
+    corrections: dict[str, str],
 ) -> RankedRows:
     pairs = [(_identity(row, label, request.per_record), row) for row in getattr(rows, kind)]
     pairs.sort(key=lambda pair: (pair[1].value, pair[0].sort_key()))
@@ -84,9 +91,9 @@ def _ranked(
     if kind == "vector":
         path, reason, eligible = _vector_path(collection, request, question, rows)
     else:
-        path, reason, eligible = *_text_path(collection, channel, rows), None
+        path, reason, eligible = *_text_path(collection, question, channel, rows), None
     keyed = [(identity.sort_key(), row) for identity, row in pairs]
-    return RankedRows(label, channel, keyed, path, reason, eligible)
+    return RankedRows(label, channel, keyed, path, reason, eligible, corrections)
 
 
 def _identity(row: ChannelRow, label: str | None, per_record: bool) -> RetrievalCandidateIdentity:
@@ -152,13 +159,15 @@ def missing_index(kind: str, collection: CollectionRow) -> str:
 
 
 def _text_path(
-    collection: CollectionRow, channel: RankedRetrievalChannel, rows: ChannelRows
+    collection: CollectionRow, question: Question, channel: RankedRetrievalChannel, rows: ChannelRows
 ) -> tuple[ChannelPath, str | None]:
+    if question.clauses and all(clause.excluded for clause in question.clauses):
+        return "none", "the query only excludes"
     if rows.terms == 0:
         return "none", "the query has no searchable words"
     if channel.truncated:
         return "exact", "common words only add to the scores of chunks that hold a rarer one"
     if not channel.hits:
-        return "exact", "no chunk holds any of the words"
+        return "exact", f"no chunk holds {'what is required' if question.clauses else 'any of the words'}"
     wanted = collection.chunks >= MIN_CHUNKS and not collection.has_gin
     return "exact", missing_index("index of words", collection) if wanted else None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cayu_pg import bm25
 from cayu_pg.analysis import analyze
+from cayu_pg.bm25 import POSTING_BUDGET
 from cayu_pg.continuation import Continuation, check_state, parse_continuation
 from cayu_pg.embedding import Embedder, check_vectors
 from cayu_pg.errors import DimensionMismatch, NotFound
@@ -39,6 +40,7 @@ from cayu_pg.sql.channels import (
 from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.filters import compile_filter
 from cayu_pg.sql.settings import set_for_search
+from cayu_pg.sql.spelling import corrections
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, read
 
@@ -159,9 +161,10 @@ def _ask(
     ranked: list[RankedRows] = []
     states: list[str] = []
     for each, question in zip(searched, questions, strict=True):
-        rows = _fetched(conn, t, each.row, question)
+        fetched = _fetched(conn, t, each.row, question, fuzzy=request.fuzzy)
+        rows = fetched.rows
         states.append(f"{each.row.name}@{rows.sequence}.{rows.statistics_version or 0}")
-        ranked += ranked_rows(each.label, each.row, request, question, rows)
+        ranked += ranked_rows(each.label, each.row, request, question, rows, fetched.corrections)
     milliseconds = (time.perf_counter() - began) * 1000
     state = " ".join(states)
     if page is not None:
@@ -178,29 +181,51 @@ def _ask(
 
 
 def _question(t: Tables, each: Searched, request: SearchRequest, vectors: dict[str, str]) -> Question:
-    where = request.where
+    where, words, analyzer = request.where, request.words, each.row.analyzer
+    asked = "text" in request.channels
     return Question(
         vector=vectors.get(each.embedder.model) if each.row.space is not None else None,
-        analyzed=analyze(each.row.analyzer, request.query) if "text" in request.channels else None,
+        analyzed=analyze(analyzer, words.scored) if asked else None,
         candidates=request.candidates,
         approximate=each.row.has_hnsw and not request.exact,
         per_record=request.per_record,
         max_distance=request.max_distance,
+        budget=POSTING_BUDGET,
         where=None if where is None else compile_filter(where, t.chunks.c.metadata),
+        clauses=tuple(replace(c, text=analyze(analyzer, c.text)) for c in words.clauses) if asked else (),
     )
 
 
-def _fetched(conn: sa.Connection, t: Tables, row: CollectionRow, question: Question) -> ChannelRows:
+@dataclass(frozen=True)
+class _Fetched:
+    rows: ChannelRows
+    corrections: dict[str, str]
+
+
+def _fetched(
+    conn: sa.Connection, t: Tables, row: CollectionRow, question: Question, *, fuzzy: bool
+) -> _Fetched:
+    """The channels of one collection; asked once more for words where spelling or certainty wants it."""
     rows = fetch_channels(conn, t, row, question)
     if rows is None:
         raise NotFound("collection", row.name)
     if rows.active_space_id != (None if row.space is None else row.space.space_id):
         raise StaleCollection(row.name)
-    if bm25.is_exact([-each.value for each in rows.text], question.candidates, rows.rest):
-        return rows
-    wider = replace(question, vector=None, budget=question.budget * WIDENING)
-    again = fetch_channels(conn, t, row, wider)
-    return rows if again is None else replace(rows, text=again.text, rest=again.rest)
+    words = replace(question, vector=None)
+    meant: dict[str, str] = {}
+    if fuzzy and rows.unknown and not question.clauses:
+        meant = corrections(conn, t, row.collection_id, rows.statistics_version or 0, rows.unknown)
+        if meant:
+            words = replace(words, corrections=tuple(sorted(set(meant.values()))))
+            rows = _with_text(rows, fetch_channels(conn, t, row, words))
+    if not bm25.is_exact([-each.value for each in rows.text], question.candidates, rows.rest):
+        wider = replace(words, budget=question.budget * WIDENING)
+        rows = _with_text(rows, fetch_channels(conn, t, row, wider))
+    return _Fetched(rows, meant)
+
+
+def _with_text(rows: ChannelRows, again: ChannelRows | None) -> ChannelRows:
+    return rows if again is None else replace(rows, text=again.text, rest=again.rest, terms=again.terms)
 
 
 def _best_rows(

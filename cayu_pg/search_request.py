@@ -14,6 +14,7 @@ from cayu_pg.errors import InvalidInput
 from cayu_pg.filters import Filter, parse_filter
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.reranking import Reranker
+from cayu_pg.text_query import Mode, TextQuery, text_query
 from cayu_pg.texts import storable
 
 CHANNELS = ("vector", "text")
@@ -32,6 +33,8 @@ class SearchOptions(TypedDict, total=False):
     where: Where | None
     channels: Sequence[str]
     candidates: int
+    mode: Mode
+    fuzzy: bool
     fusion: WeightedReciprocalRankFusionConfig | None
     rerank: bool | Reranker
     rerank_seconds: float | None
@@ -52,6 +55,9 @@ class SearchRequest:
     candidates: int
     fusion: WeightedReciprocalRankFusionConfig | None
     where: Filter | sa.ColumnElement[bool] | None
+    words: TextQuery
+    mode: Mode
+    fuzzy: bool
     reranker: Reranker | None
     rerank_seconds: float | None
     exact: bool
@@ -79,6 +85,8 @@ class SearchRequest:
             self.limit if self.fusion is None else None,  # decides how many fused candidates are kept
             _where_text(self.where),
             None if self.reranker is None else self.reranker.model,
+            self.mode,
+            self.fuzzy,
             self.exact,
             self.per_record,
             self.max_distance,
@@ -94,6 +102,8 @@ def search_request(
     where: Where | None = None,
     channels: Sequence[str] = CHANNELS,
     candidates: int = 100,
+    mode: Mode = "any",
+    fuzzy: bool = False,
     fusion: WeightedReciprocalRankFusionConfig | None = None,
     reranker: Reranker | None = None,
     rerank_seconds: float | None = None,
@@ -124,6 +134,9 @@ def search_request(
         candidates=candidates,
         fusion=fusion,
         where=where if where is None or isinstance(where, sa.ColumnElement | Filter) else parse_filter(where),
+        words=text_query(query, mode),
+        mode=mode,
+        fuzzy=bool(fuzzy),
         reranker=reranker,
         rerank_seconds=rerank_seconds,
         exact=bool(exact),

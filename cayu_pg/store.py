@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
-from cayu_pg import operations
+from cayu_pg import bm25, operations
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput, Unreachable
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
@@ -28,6 +28,9 @@ from cayu_pg.sql.errors import translated
 from cayu_pg.sql.indexes import MIN_CHUNKS
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive
+from cayu_pg.text_query import Mode
+from cayu_pg.transcript import Transcript
+from cayu_pg.transcripts import transcript_state
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -165,14 +168,17 @@ class Store:
         embedder: Embedder | None = None,
         distance: Literal["cosine", "inner_product", "l2"] = "cosine",
         quantization: Literal["none", "binary"] = "none",
+        k1: float = bm25.K1,
+        b: float = bm25.B,
         create: bool = True,
     ) -> Collection:
         """The collection `name`; made with these settings when absent, or NotFound without `create`.
 
         `distance` and `quantization` are those of vectors: `binary` keeps one bit a number in the vector index and
-        scores what it finds again by the full vectors, which is smaller and less exact.
+        scores what it finds again by the full vectors, which is smaller and less exact. `k1` and `b` are those of BM25;
+        short texts such as chat turns prefer b = 0.4.
         """
-        settings = CollectionSettings(text_config, analyzer, embedder, distance, quantization)
+        settings = CollectionSettings(text_config, analyzer, embedder, distance, quantization, k1, b)
         steps = operations.open_collection(self._state, self._tenant_or(tenant), name, settings, create)
         return Collection(self, self._run(steps))
 
@@ -191,6 +197,11 @@ class Store:
         """
         request = operations.request_of(self._state, query, options)
         return self._run(operations.search_collections(self._state, self._tenant, names, request))
+
+    def transcript(self, transcript_id: str, *, tenant: str | None = None) -> Transcript:
+        """The conversation `transcript_id`; it need not exist, its first append creates it."""
+        wanted = self._tenant_or(tenant)
+        return Transcript(self._run, transcript_state(self._state, wanted, transcript_id))
 
     def for_tenant(self, tenant: str) -> Store:
         """The same store for one tenant."""
@@ -300,6 +311,8 @@ class Collection:
         where: Where | None = None,
         channels: Sequence[str] = CHANNELS,
         candidates: int = 100,
+        mode: Mode = "any",
+        fuzzy: bool = False,
         fusion: WeightedReciprocalRankFusionConfig | None = None,
         rerank: bool | Reranker = False,
         rerank_seconds: float | None = None,
@@ -313,7 +326,9 @@ class Collection:
         """The `limit` best passages for a question, from both channels fused.
 
         `where` filters by metadata: a mapping (see `cayu_pg.filters`) or a condition on the columns of `chunks`.
-        `candidates` is how many hits each channel may contribute. `rerank` lets a cross-encoder order the fused
+        `candidates` is how many hits each channel may contribute. `mode` is what the text channel asks for: any word,
+        all, the phrase, or web for quotes, minus and OR as in search boxes; `fuzzy` lets words that the collection does
+        not know stand for the nearest that it knows. `rerank` lets a cross-encoder order the fused
         candidates, unless that takes longer than `rerank_seconds`. `per_record` shows only the best passage of each
         record; `exact` goes past the approximate index; `max_distance` cuts the vector channel; `continuation` is
         that of an earlier result of the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
@@ -326,6 +341,8 @@ class Collection:
                 "where": where,
                 "channels": channels,
                 "candidates": candidates,
+                "mode": mode,
+                "fuzzy": fuzzy,
                 "fusion": fusion,
                 "rerank": rerank,
                 "rerank_seconds": rerank_seconds,

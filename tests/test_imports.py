@@ -19,7 +19,7 @@ LAYERS = {
     "errors": "errors",
     "types": "canonical_json durable_json filters frozen_maps fused message_parts messages query ranking records"
     " texts web_evidence web_urls",
-    "pure": "analysis bm25 context continuation evaluation fusion message_formats splitting tuning",
+    "pure": "analysis bm25 context continuation evaluation fusion message_formats spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
     "pipelines": "appending ingesting message_search migrating operations rag ranked_rows recall retrieval"
     " search_request steps transcripts",

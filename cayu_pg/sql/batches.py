@@ -10,7 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from cayu_pg.analysis import analyze
+from cayu_pg.analysis import MAX_ANALYZED, analyze, overlong_words
 from cayu_pg.records import PreparedDocument
 from cayu_pg.sql.chunks import new_chunk_ids, refresh_metadata, retire_chunks, revive_chunks, stored_chunks
 from cayu_pg.sql.collections import CollectionRow
@@ -26,7 +26,7 @@ from cayu_pg.sql.records import (
     next_batch,
     write_tombstones,
 )
-from cayu_pg.sql.statistics import lock_weights_shared, version_to_write
+from cayu_pg.sql.statistics import lock_weights_shared, reconsider_newest, version_to_write
 from cayu_pg.sql.tables import Tables
 
 _REVISION_COLUMNS: dict[str, Kind] = {
@@ -77,6 +77,8 @@ class BatchCounts:
     chunks_removed: int = 0
     embeddings_computed: int = 0
     embeddings_reused: int = 0
+    words_skipped: int = 0
+    chunks_cut: int = 0
 
 
 @dataclass(slots=True)
@@ -112,14 +114,14 @@ def write_batch(
         return counts
     batch_id = next_batch(conn, t)
     _write_texts(conn, t, collection, change, batch_id)
-    _write_words(conn, t, collection, change)
+    _write_words(conn, t, collection, change, counts)
     _write_vectors(conn, t, collection, change, vectors, model, counts)
     _replace_chunks(conn, t, collection, change, known, counts)
     pointers = [
         (each.record_id, change.revisions[each.record_id], each.record_type) for each in change.documents
     ]
     move_pointers(conn, t, collection, pointers)
-    finish_batch(conn, t, collection, batch_id)
+    finish_batch(conn, t, collection, batch_id, added=counts.chunks_added, removed=counts.chunks_removed)
     return counts
 
 
@@ -207,11 +209,15 @@ def _metadata_by_id(change: _Change) -> dict[str, dict[str, Any]]:
     return {each.record_id: each.metadata for each in change.documents}
 
 
-def _write_words(conn: sa.Connection, t: Tables, collection: CollectionRow, change: _Change) -> None:
+def _write_words(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, change: _Change, counts: BatchCounts
+) -> None:
     if not change.new:
         return
     texts = _texts(change)
     analyzed = [analyze(collection.analyzer, texts[key]) for key in change.new]
+    counts.words_skipped += sum(map(overlong_words, analyzed))
+    counts.chunks_cut += sum(len(texts[key]) > MAX_ANALYZED for key in change.new)
     version = version_to_write(conn, t, collection, analyzed)
     insert_lexemes(
         conn,
@@ -256,7 +262,9 @@ def _replace_chunks(
         if known[each.record_id].digest is not None
     }
     counts.chunks_removed += retire_chunks(conn, t, collection, before, kept=change.kept)
-    revive_chunks(conn, t, collection, change.revived)
+    if change.revived:
+        revive_chunks(conn, t, collection, change.revived)
+        reconsider_newest(conn, t, collection.collection_id, min(change.revived))
     metadata, staying = _metadata_by_id(change), {*change.kept, *change.revived}
     refresh_metadata(
         conn,
@@ -277,6 +285,7 @@ def delete_records(
         return 0
     batch_id = next_batch(conn, t)
     write_tombstones(conn, t, collection, list(present), batch_id)
-    retire_chunks(conn, t, collection, {record_id: each.revision for record_id, each in present.items()})
-    finish_batch(conn, t, collection, batch_id)
+    revisions = {record_id: each.revision for record_id, each in present.items()}
+    removed = retire_chunks(conn, t, collection, revisions)
+    finish_batch(conn, t, collection, batch_id, added=0, removed=removed)
     return len(present)

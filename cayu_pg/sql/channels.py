@@ -9,20 +9,24 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from cayu_pg import bm25
+from cayu_pg.bm25 import POSTING_BUDGET
 from cayu_pg.sql.collections import CollectionRow, Space, has_valid_index, hnsw_name
 from cayu_pg.sql.settings import MAX_EF_SEARCH
 from cayu_pg.sql.shapes import Shape, Where, exact_below, literal, number
 from cayu_pg.sql.tables import Tables
 from cayu_pg.sql.text_channel import text_part
 from cayu_pg.sql.vector_channel import vector_part
+from cayu_pg.text_query import Clause
 
 Channel = Literal["vector", "text"]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What one search asks of the database: `vector` as pgvector reads it, `analyzed` as to_tsvector does."""
+    """What one search asks of the database: `vector` as pgvector reads it, `analyzed` as to_tsvector does.
+
+    `clauses` say which words a passage must hold; `corrections` are lexemes that are scored beside those of the text.
+    """
 
     vector: str | None
     analyzed: str | None
@@ -30,8 +34,10 @@ class Question:
     approximate: bool
     per_record: bool = False
     max_distance: float | None = None
-    budget: int = bm25.POSTING_BUDGET
+    budget: int = POSTING_BUDGET
     where: Where = None
+    clauses: tuple[Clause, ...] = ()
+    corrections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,8 @@ class ChannelRow:
 class ChannelRows:
     """The hits of both channels, and what the statement saw of the collection.
 
-    `rest` bounds what the words that chose no candidates could add, `terms` counts the words of the question.
+    `rest` bounds what the words that chose no candidates could add, `terms` counts the words of the question,
+    `unknown` names those that the statistics do not know.
     `eligible` counts what passes the filter, as far as it was counted; `approximate_returned` what HNSW returned.
     """
 
@@ -63,6 +70,7 @@ class ChannelRows:
     sequence: int
     rest: float
     terms: int
+    unknown: tuple[str, ...]
     eligible: int | None
     approximate_returned: int | None
     vector: list[ChannelRow]
@@ -91,7 +99,7 @@ def fetch_channels(
     hits: dict[str, list[ChannelRow]] = {"vector": [], "text": []}
     for row in rows:
         if row.channel is not None:
-            hits[row.channel].append(ChannelRow(bytes(row[-1]), *row[9:17]))
+            hits[row.channel].append(ChannelRow(bytes(row[-1]), *row[10:18]))
     return ChannelRows(
         active_space_id=first.active_space_id,
         has_hnsw=first.has_hnsw,
@@ -99,6 +107,7 @@ def fetch_channels(
         sequence=first.sequence,
         rest=float(first.rest),
         terms=first.terms,
+        unknown=tuple(first.unknown or ()),
         eligible=first.eligible,
         approximate_returned=first.approximate_returned,
         vector=hits["vector"],
@@ -172,6 +181,7 @@ def shape_of(collection: CollectionRow, question: Question) -> Shape:
         quantized=space is not None and space.quantization != "none",
         per_record=question.per_record,
         cut=question.max_distance is not None,
+        clauses=bool(question.clauses),
         candidates=question.candidates,
         exact_below=exact_below(collection.chunks, question.candidates) if filtered else 0,
     )
@@ -184,8 +194,24 @@ def _binds(collection: CollectionRow, question: Question) -> dict[str, object]:
         if question.max_distance is not None:
             binds["max_distance"] = question.max_distance
     if question.analyzed is not None:
-        text = {"analyzed": question.analyzed, "config": collection.text_config, "budget": question.budget}
-        binds |= text
+        binds |= _text_binds(collection, question)
+    return binds
+
+
+def _text_binds(collection: CollectionRow, question: Question) -> dict[str, object]:
+    binds: dict[str, object] = {
+        "analyzed": question.analyzed,
+        "config": collection.text_config,
+        "budget": question.budget,
+        "corrections": list(question.corrections),
+    }
+    if question.clauses:
+        binds |= {
+            "groups": [each.group for each in question.clauses],
+            "clauses": [each.text for each in question.clauses],
+            "phrases": [each.phrase for each in question.clauses],
+            "exclusions": [each.excluded for each in question.clauses],
+        }
     return binds
 
 
@@ -195,17 +221,19 @@ def _statement(t: Tables, space: Space | None, shape: Shape, where: Where) -> sa
     named = [state]  # referred to by name in SQL text, so written first and in this order
     rest: sa.ColumnElement[Any] = sa.literal_column("0")
     terms: sa.ColumnElement[Any] = sa.literal_column("0")
+    unknown: sa.ColumnElement[Any] = sa.null()
     eligible: sa.ColumnElement[Any] = sa.null()
     returned: sa.ColumnElement[Any] = sa.null()
     if shape.vector and space is not None:
         nearest, eligible, returned = vector_part(t, space, shape, where)
         parts.append(nearest)
     if shape.text:
-        text, words, question = text_part(t, shape, where, state)
+        text, of_text, question = text_part(t, shape, where, state)
         parts.append(text)
-        named += [words, question]
+        named += of_text
         rest = sa.select(question.c.rest).scalar_subquery()
         terms = sa.select(question.c.terms).scalar_subquery()
+        unknown = sa.select(question.c.unknown).scalar_subquery()
     hits = _identified(t, parts)
     return (
         sa.select(
@@ -215,6 +243,7 @@ def _statement(t: Tables, space: Space | None, shape: Shape, where: Where) -> sa
             state.c.sequence,
             rest.label("rest"),
             terms.label("terms"),
+            unknown.label("unknown"),
             eligible.label("eligible"),
             returned.label("approximate_returned"),
             *hits.c,

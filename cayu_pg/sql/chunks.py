@@ -80,8 +80,6 @@ def revive_chunks(
     conn: sa.Connection, t: Tables, collection: CollectionRow, chunk_ids: Sequence[int]
 ) -> None:
     """Bring chunks that an earlier revision held back into search."""
-    if not chunk_ids:
-        return
     k = t.chunks
     conn.execute(
         sa.update(k)

@@ -39,9 +39,10 @@ SET current_revision = r.current_revision + 1, deleted_at = clock_timestamp()
 WHERE r.collection_id = :collection_id AND r.record_id = ANY(CAST(:record_ids AS text[]))"""
 
 _FINISH_BATCH = """
-INSERT INTO {schema}.batches (collection_id, batch_id, tenant, sequence, recorded_at)
+INSERT INTO {schema}.batches
+       (collection_id, batch_id, tenant, sequence, recorded_at, chunks_added, chunks_removed)
 SELECT :collection_id, :batch_id, :tenant, coalesce(max(b.sequence), 0) + 1,
-       greatest(clock_timestamp(), max(b.recorded_at) + interval '1 microsecond')
+       greatest(clock_timestamp(), max(b.recorded_at) + interval '1 microsecond'), :added, :removed
 FROM {schema}.batches b WHERE b.collection_id = :collection_id"""
 
 
@@ -95,14 +96,17 @@ def next_batch(conn: sa.Connection, t: Tables) -> int:
     return int(conn.scalar(sa.select(t.sequence("batch_id_seq").next_value())) or 0)
 
 
-def finish_batch(conn: sa.Connection, t: Tables, collection: CollectionRow, batch_id: int) -> None:
+def finish_batch(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, batch_id: int, *, added: int, removed: int
+) -> None:
     """Give the write its place in the order of commits.
 
     The lock makes later numbers become visible later; it is taken last, so that writers hold it for moments.
     """
     key = (zlib.crc32(b"cayu_pg:sequence") << 31) ^ collection.collection_id
     conn.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
-    conn.execute(_text(t, _FINISH_BATCH), {**collection.key, "batch_id": batch_id})
+    binds = {**collection.key, "batch_id": batch_id, "added": added, "removed": removed}
+    conn.execute(_text(t, _FINISH_BATCH), binds)
 
 
 def move_pointers(

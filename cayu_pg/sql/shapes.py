@@ -31,6 +31,7 @@ class Shape:
     quantized: bool
     per_record: bool
     cut: bool
+    clauses: bool  # words are required, instead of any of them being enough
     candidates: int
     exact_below: int  # so few eligible chunks are scanned even where there is an index
 

@@ -44,13 +44,21 @@ class StatisticsVersion:
     chunks: int
     average_length: float
     newest_chunk_id: int
+    sequence: int
 
 
 def active_version(conn: sa.Connection, t: Tables, collection_id: int) -> StatisticsVersion | None:
     """The version that searches use, or None before the first ingest."""
     c, v = t.collections, t.statistics_versions
     row = conn.execute(
-        sa.select(v.c.version, v.c.weights_version, v.c.chunks, v.c.average_length, v.c.newest_chunk_id)
+        sa.select(
+            v.c.version,
+            v.c.weights_version,
+            v.c.chunks,
+            v.c.average_length,
+            v.c.newest_chunk_id,
+            v.c.sequence,
+        )
         .join(c, (c.c.id == v.c.collection_id) & (c.c.active_statistics == v.c.version))
         .where(v.c.collection_id == collection_id)
     ).one_or_none()
@@ -67,7 +75,7 @@ def version_to_write(
     active = active_version(conn, t, collection.collection_id)
     if active is not None:
         return active
-    first = StatisticsVersion(1, 1, 0, average_length(conn, collection, texts), 0)
+    first = StatisticsVersion(1, 1, 0, average_length(conn, collection, texts), 0, 0)
     conn.execute(insert(t.statistics_versions).values(_row(collection, first)).on_conflict_do_nothing())
     conn.execute(
         sa.update(t.collections)
@@ -78,19 +86,25 @@ def version_to_write(
 
 
 def refresh_is_due(conn: sa.Connection, t: Tables, collection_id: int) -> bool:
-    """Whether enough chunks are newer than the active version; counts no further than it must."""
+    """Whether enough chunks came or went since the active version, as the writes themselves have counted."""
     active = active_version(conn, t, collection_id)
     if active is None:
         return False
-    allowed = int(active.chunks * REFRESH_SHARE)
-    k = t.chunks
-    newer = (
-        sa.select(k.c.chunk_id)
-        .where(k.c.collection_id == collection_id, k.c.chunk_id > active.newest_chunk_id, k.c.current)
-        .limit(allowed + 1)
-        .subquery()
+    b = t.batches
+    changed = sa.select(sa.func.coalesce(sa.func.sum(b.c.chunks_added + b.c.chunks_removed), 0)).where(
+        b.c.collection_id == collection_id, b.c.sequence > active.sequence
     )
-    return (conn.scalar(sa.select(sa.func.count()).select_from(newer)) or 0) > allowed
+    return (conn.scalar(changed) or 0) > active.chunks * REFRESH_SHARE
+
+
+def reconsider_newest(conn: sa.Connection, t: Tables, collection_id: int, chunk_id: int) -> None:
+    """Note that a chunk this old came back: what was counted without it no longer bounds its weights."""
+    v = t.statistics_versions
+    conn.execute(
+        sa.update(v)
+        .where(v.c.collection_id == collection_id, v.c.newest_chunk_id >= chunk_id)
+        .values(newest_chunk_id=chunk_id - 1)
+    )
 
 
 def refresh(conn: sa.Connection, t: Tables, collection: CollectionRow) -> StatisticsVersion | None:
@@ -147,10 +161,15 @@ def _measured(
             lexemes.c.current,
         )
     ).one()
+    b = t.batches
+    sequence = (
+        conn.scalar(sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == collection_id)) or 0
+    )
     version, average = active.version + 1, max(1.0, average)
-    if abs(average / active.average_length - 1) <= DRIFT_SHARE:
-        return StatisticsVersion(version, active.weights_version, count, active.average_length, newest)
-    return StatisticsVersion(version, version, count, average, newest)
+    if abs(average / active.average_length - 1) > DRIFT_SHARE:
+        return StatisticsVersion(version, version, count, average, newest, sequence)
+    kept = (active.weights_version, count, active.average_length, newest, sequence)
+    return StatisticsVersion(version, *kept)
 
 
 def _rewrite(
@@ -228,6 +247,7 @@ def _row(collection: CollectionRow, version: StatisticsVersion) -> dict[str, obj
         "chunks": version.chunks,
         "average_length": version.average_length,
         "newest_chunk_id": version.newest_chunk_id,
+        "sequence": version.sequence,
     }
 
 

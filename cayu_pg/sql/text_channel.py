@@ -18,37 +18,67 @@ from cayu_pg.sql.tables import Tables, quoted
 _TERMS = """
 SELECT w.lexeme, i.idf, coalesce(CASE WHEN v.has_newer THEN NULL ELSE s.max_weight END, v.k1 + 1) AS top,
        sum(f.df) OVER (ORDER BY f.df, w.lexeme) <= :budget
-           OR row_number() OVER (ORDER BY f.df, w.lexeme) = 1 AS chosen
+           OR row_number() OVER (ORDER BY f.df, w.lexeme) = 1 AS chosen,
+       s.lexeme IS NULL AS unknown
 FROM state v
-CROSS JOIN unnest(to_tsvector(CAST(:config AS regconfig), :analyzed)) w
+CROSS JOIN (SELECT lexeme FROM unnest(to_tsvector(CAST(:config AS regconfig), :analyzed))
+            UNION SELECT unnest(CAST(:corrections AS text[]))) w
 LEFT JOIN {schema}.lexeme_statistics s
        ON s.collection_id = :collection_id AND s.version = v.active_statistics AND s.lexeme = w.lexeme
 CROSS JOIN LATERAL (SELECT coalesce(s.document_frequency, 0) AS df) f
 CROSS JOIN LATERAL (SELECT ln(1 + (greatest(v.chunks, f.df) - f.df + 0.5) / (f.df + 0.5)) AS idf) i
 ORDER BY f.df, w.lexeme LIMIT {max_terms}"""
 
-# A word goes into the tsquery as a quoted lexeme, never as the user's syntax.
+# A word goes into a tsquery as a quoted lexeme, never as the user's syntax.
+_QUOTED = """('''' || replace(replace(w.lexeme, '\\', '\\\\'), '''', '''''') || '''')"""
+
+_ANY = """
+SELECT string_agg({quoted}, ' | ')::tsquery AS words FROM terms w WHERE w.chosen"""
+
+# Each clause becomes the words of its text, all of them or one after the other with their distances; a clause of stop
+# words alone falls away, and so does a group that only excludes, for it would match nearly everything.
+_CLAUSES = """
+SELECT string_agg('(' || g.words || ')', ' | ')::tsquery AS words
+FROM (
+    SELECT string_agg(CASE WHEN c.excluded THEN '!(' ELSE '(' END || l.words || ')', ' & ' ORDER BY c.nth) AS words
+    FROM unnest(CAST(:groups AS integer[]), CAST(:clauses AS text[]), CAST(:phrases AS boolean[]),
+                CAST(:exclusions AS boolean[])) WITH ORDINALITY c (grouped, analyzed, phrase, excluded, nth),
+         LATERAL (
+            SELECT CASE WHEN c.phrase
+                        THEN string_agg(coalesce(' <' || (p.place - p.before) || '> ', '') || p.words, ''
+                                        ORDER BY p.place)
+                        ELSE string_agg(p.words, ' & ' ORDER BY p.place) END AS words
+            FROM (SELECT u.place, lag(u.place) OVER (ORDER BY u.place) AS before,
+                         '(' || string_agg({quoted}, ' | ') || ')' AS words
+                  FROM unnest(to_tsvector(CAST(:config AS regconfig), c.analyzed)) w, unnest(w.positions) u (place)
+                  GROUP BY u.place ORDER BY u.place LIMIT {max_terms}) p) l
+    WHERE l.words IS NOT NULL
+    GROUP BY c.grouped
+    HAVING bool_or(NOT c.excluded)
+) g"""
+
 _QUESTION = """
-SELECT (SELECT string_agg('''' || replace(replace(lexeme, '\\', '\\\\'), '''', '''''') || '''', ' | ')
-        FROM terms WHERE chosen)::tsquery AS words,
+SELECT (SELECT words FROM required) AS words,
        (SELECT ('{{' || string_agg(d.dimension || ':' || d.idf, ',' ORDER BY d.dimension) || '}}/{dimensions}')
                ::{extension}.sparsevec
-        FROM (SELECT {dimension} AS dimension, sum(idf)::real AS idf FROM terms GROUP BY 1) d) AS idf,
-       (SELECT coalesce(sum(idf * top), 0) FROM terms WHERE NOT chosen) AS rest,
-       (SELECT count(*) FROM terms) AS terms"""
+        FROM (SELECT {dimension} AS dimension, sum(w.idf)::real AS idf FROM terms w GROUP BY 1) d) AS idf,
+       {rest} AS rest,
+       (SELECT count(*) FROM terms) AS terms,
+       (SELECT array_agg(w.lexeme ORDER BY w.lexeme) FROM terms w WHERE w.unknown) AS unknown"""
+_REST = "(SELECT coalesce(sum(w.idf * w.top), 0) FROM terms w WHERE NOT w.chosen)"
 
 
 class TextPart(NamedTuple):
-    """The hits, and the CTEs that SQL text refers to by name, in the order in which they must be written."""
+    """The hits, the CTEs that SQL text refers to by name in the order of their writing, and the last of these."""
 
     hits: sa.Select[Any]
-    terms: sa.CTE
+    named: tuple[sa.CTE, ...]
     question: sa.CTE
 
 
 def text_part(t: Tables, shape: Shape, where: Where, state: sa.CTE) -> TextPart:
     """(chunk_id, value) of the best chunks; value is the score times -1, so that it ascends from the best."""
-    terms, question = _terms(t), _question(t)
+    question = _question(t, shape)
     lexemes = t.chunk_lexemes
     idf = sa.select(question.c.idf).scalar_subquery()
     score = lexemes.c.weights.op(t.operator("<#>"))(idf)
@@ -60,31 +90,40 @@ def text_part(t: Tables, shape: Shape, where: Where, state: sa.CTE) -> TextPart:
     )
     found = best(with_chunks(query, t, lexemes, shape, where), shape).cte("text_hits")
     hits = sa.select(sa.literal("text").label("channel"), found.c.chunk_id, found.c.value)
-    return TextPart(hits, terms, question)
+    return TextPart(hits, (_terms(t), _required(shape), question), question)
 
 
 def _terms(t: Tables) -> sa.CTE:
     statement = _sql(_TERMS.format(schema=quoted(t.schema), max_terms=bm25.MAX_TERMS))
+    columns: list[sa.ColumnClause[Any]] = [
+        sa.column(name) for name in ("lexeme", "idf", "top", "chosen", "unknown")
+    ]
     return (
         statement.bindparams(literal("collection_id"), sa.bindparam("config"), sa.bindparam("analyzed"))
-        .columns(sa.column("lexeme"), sa.column("idf"), sa.column("top"), sa.column("chosen"))
+        .columns(*columns)
         .cte("terms")
         .prefix_with("MATERIALIZED")
     )
 
 
-def _question(t: Tables) -> sa.CTE:
+def _required(shape: Shape) -> sa.CTE:
+    template = _CLAUSES if shape.clauses else _ANY
+    statement = _sql(template.format(quoted=_QUOTED, max_terms=bm25.MAX_TERMS))
+    return statement.columns(sa.column("words")).cte("required").prefix_with("MATERIALIZED")
+
+
+def _question(t: Tables, shape: Shape) -> sa.CTE:
     statement = _QUESTION.format(
         dimensions=bm25.DIMENSIONS,
         extension=quoted(t.extension_schema),
-        dimension=DIMENSION.format(lexeme="lexeme"),
+        dimension=DIMENSION.format(lexeme="w.lexeme"),
+        # Where clauses choose the candidates, every word of the question adds to every candidate's score.
+        rest="0" if shape.clauses else _REST,
     )
-    return (
-        _sql(statement)
-        .columns(sa.column("words"), sa.column("idf"), sa.column("rest"), sa.column("terms"))
-        .cte("question")
-        .prefix_with("MATERIALIZED")
-    )
+    columns: list[sa.ColumnClause[Any]] = [
+        sa.column(name) for name in ("words", "idf", "rest", "terms", "unknown")
+    ]
+    return _sql(statement).columns(*columns).cte("question").prefix_with("MATERIALIZED")
 
 
 def _sql(statement: str) -> sa.TextClause:

@@ -59,6 +59,8 @@ TABLES = (
     tenant TEXT NOT NULL,
     sequence BIGINT NOT NULL,
     recorded_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    chunks_added INTEGER NOT NULL,
+    chunks_removed INTEGER NOT NULL,
     CONSTRAINT pk_batches PRIMARY KEY (collection_id, batch_id),
     CONSTRAINT ck_batches_tenant CHECK (tenant <> ''),
     CONSTRAINT uq_batches_collection_id_sequence UNIQUE (collection_id, sequence),
@@ -121,6 +123,7 @@ TABLES = (
     chunks BIGINT NOT NULL,
     average_length DOUBLE PRECISION NOT NULL,
     newest_chunk_id BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_statistics_versions PRIMARY KEY (collection_id, version),
     CONSTRAINT ck_statistics_versions_tenant CHECK (tenant <> ''),
@@ -308,6 +311,8 @@ COMMENTS = {
         "tenant": "Whose row this is.",
         "sequence": "Order of commits in the collection.",
         "recorded_at": "Time of the order.",
+        "chunks_added": "Chunks that came into search.",
+        "chunks_removed": "Chunks that left it.",
     },
     "embedding_spaces": {
         "": "One way of turning text into vectors.",
@@ -350,6 +355,7 @@ COMMENTS = {
         "chunks": "Current chunks counted (N of BM25).",
         "average_length": "Mean words a chunk, of the weights.",
         "newest_chunk_id": "No newer chunk was counted.",
+        "sequence": "The last write that was counted.",
         "created_at": "When the row was written.",
     },
     "transcript_appends": {

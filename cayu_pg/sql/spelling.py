@@ -1,0 +1,46 @@
+"""Words of a collection that resemble one it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from cayu_pg.spelling import MIN_LENGTH, nearest, pairs_of
+from cayu_pg.sql.tables import Tables, quoted
+
+MAX_RESEMBLING = 300
+MAX_WORDS = 8  # of one question that are looked up
+
+_RESEMBLING = """
+SELECT r.lexeme, r.document_frequency
+FROM (SELECT s.lexeme, s.document_frequency,
+             (SELECT count(*) FROM unnest(CAST(:pairs AS text[])) p (pair) WHERE strpos(s.lexeme, p.pair) > 0) AS shared
+      FROM {schema}.lexeme_statistics s
+      WHERE s.collection_id = :collection_id AND s.version = :version
+        AND char_length(s.lexeme) BETWEEN :shortest AND :longest) r
+WHERE 4 * r.shared >= :count
+ORDER BY r.shared DESC, r.document_frequency DESC, r.lexeme LIMIT {most}"""
+
+
+def corrections(
+    conn: sa.Connection, t: Tables, collection_id: int, version: int, unknown: Sequence[str]
+) -> dict[str, str]:
+    """The nearest known word for each unknown one that has a near one; one statement a word."""
+    statement = sa.text(_RESEMBLING.format(schema=quoted(t.schema), most=MAX_RESEMBLING))
+    found = {}
+    for word in [each for each in unknown if len(each) >= MIN_LENGTH][:MAX_WORDS]:
+        pairs = pairs_of(word)
+        binds = {
+            "collection_id": collection_id,
+            "version": version,
+            "pairs": pairs,
+            "count": len(pairs),
+            "shortest": len(word) - 2,
+            "longest": len(word) + 2,
+        }
+        known = [(row.lexeme, row.document_frequency) for row in conn.execute(statement, binds)]
+        meant = nearest(word, known)
+        if meant is not None:
+            found[word] = meant
+    return found
