@@ -10,10 +10,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --quiet --disable-pip-version-check --no-input
 
 # sentence-transformers asks for torch, and the torch that pip finds by itself may be a build for GPUs of several
-# gigabytes. So torch is installed first, alone, where you can say which:
-#   make test PIP_TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu"
+# gigabytes. So torch is installed first, alone, and only if it brings no GPU packages. Where pip offers no CPU build,
+# say where one is, or that you want the large one:
+#   make demo PIP_TORCH_ARGS="--index-url INDEX_OF_CPU_WHEELS"
+#   make demo TORCH_GPU=yes
 TORCH ?= torch==2.13.0
 PIP_TORCH_ARGS ?=
+TORCH_GPU ?= no
 
 .DELETE_ON_ERROR:
 .PHONY: demo test venv
@@ -36,6 +39,9 @@ venv: .venv/installed-dev
 	$(PYTHON) -m venv .venv
 
 .venv/installed-torch: | .venv/bin/python
+	$(PIP) install --dry-run --report .venv/torch.json $(PIP_TORCH_ARGS) '$(TORCH)'
+	@if grep -q '"name": "nvidia-' .venv/torch.json && [ '$(TORCH_GPU)' != yes ]; then \
+	  echo 'pip would install a GPU build of torch, several gigabytes: see the top of the Makefile' >&2; exit 1; fi
 	$(PIP) install $(PIP_TORCH_ARGS) '$(TORCH)'
 	touch $@
 
