@@ -18,6 +18,7 @@ from cayu_pg.errors import InvalidInput
 MAX_ANALYZED = 100_000  # characters; the rest of a longer text is not searched by words
 DEFAULT_ANALYZER = "standard-1"
 _LONGEST_WORD = 2046  # bytes, of a lexeme
+_LONG_RUN = re.compile(rf"\S{{{_LONGEST_WORD // 4},}}")  # a character has up to four
 
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, Kana, Bopomofo, Han, Hangul.
 _UNSPACED = re.compile(
@@ -74,9 +75,8 @@ def analyzer_name(name: str | None) -> str:
 
 def overlong_words(analyzed: str) -> int:
     """How many words Postgres passes over because they have more than 2,046 bytes."""
-    if len(analyzed) < _LONGEST_WORD // 4:
-        return 0
-    return sum(len(word.encode()) > _LONGEST_WORD for word in analyzed.split())
+    long_runs = _LONG_RUN.finditer(analyzed)
+    return sum(len(run[0].encode()) > _LONGEST_WORD for run in long_runs)
 
 
 def analyze(analyzer: str, text: str) -> str:
