@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -173,7 +174,7 @@ def valid_message(
 ) -> Message | None:
     """The message that a row holds; where it holds none, an error that is raised, or noted in `skipped`."""
     try:
-        return Message.model_validate({"role": row.role, "content": row.content})
+        return Message.model_validate_json(f'{{"role":{json.dumps(row.role)},"content":{row.content}}}')
     except ValidationError as error:
         invalid = InvalidStoredMessage(transcript_id, row.position, reason_of(error))
         if on_invalid == "raise":
