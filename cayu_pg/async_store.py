@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
@@ -24,6 +25,7 @@ from cayu_pg.query import SearchResult
 from cayu_pg.recall import RecallReport
 from cayu_pg.records import Record, Revision
 from cayu_pg.reranking import Reranker
+from cayu_pg.revising import SyncReport
 from cayu_pg.search_request import CHANNELS, SearchOptions, Where
 from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.sql.engine import open_async_engine
@@ -333,6 +335,7 @@ class AsyncCollection:
         per_record: bool = False,
         exact: bool = False,
         max_distance: float | None = None,
+        as_of: int | datetime | None = None,
         continuation: str | None = None,
         timeout: float | None = None,
         n_results: int | None = None,
@@ -344,8 +347,9 @@ class AsyncCollection:
         all, the phrase, or web for quotes, minus and OR as in search boxes; `fuzzy` lets words that the collection does
         not know stand for the nearest that it knows. `rerank` lets a cross-encoder order the fused
         candidates, unless that takes longer than `rerank_seconds`. `per_record` shows only the best passage of each
-        record; `exact` goes past the approximate index; `max_distance` cuts the vector channel; `continuation` is
-        that of an earlier result of the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
+        record; `exact` goes past the approximate index; `max_distance` cuts the vector channel. `as_of` (a time with
+        zone, or a sequence) searches what stood then, always exactly. `continuation` is that of an earlier result of
+        the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
         """
         request = operations.request_of(
             self._state.store,
@@ -363,6 +367,7 @@ class AsyncCollection:
                 "per_record": per_record,
                 "exact": exact,
                 "max_distance": max_distance,
+                "as_of": as_of,
                 "continuation": continuation,
                 "timeout": timeout,
             },
@@ -380,6 +385,42 @@ class AsyncCollection:
     async def delete(self, record_ids: str | Sequence[str]) -> int:
         """Take records out of search, their history kept; how many there were."""
         return await self._run(operations.delete(self._state, record_ids))
+
+    async def sync(
+        self,
+        documents: object,
+        *,
+        scope: Where | None = None,
+        dry_run: bool = False,
+        max_delete: float = 0.2,
+        chunk_size: int = 1000,
+        chunk_overlap: int = 200,
+        separators: list[str] | None = None,
+        length_function: Callable[[str], int] = len,
+    ) -> SyncReport:
+        """Ingest the documents, then delete the records that are not among them.
+
+        `scope` is a filter that says which records the source answers for, None all. Raises TooManyDeletions, and
+        deletes nothing, when more than the share `max_delete` of them would go. `dry_run` only tells.
+        """
+        cutting = Cutting(chunk_size, chunk_overlap, separators, length_function)
+        steps = operations.sync_documents(self._state, documents, cutting, scope, dry_run, max_delete)
+        return await self._run(steps)
+
+    async def restore(self, record_id: str, revision: int) -> int:
+        """Make what a revision said current again, as a new revision; its number. Raises NotFound."""
+        return await self._run(operations.restore(self._state, record_id, revision))
+
+    async def prune(self, *, keep_last: int | None = None, older_than: datetime | None = None) -> int:
+        """Delete revisions that are not current: all but the last `keep_last`, those that ended before `older_than`.
+
+        Given both, those that meet both. How many went; searches as of before then raise HistoryPruned.
+        """
+        return await self._run(operations.prune(self._state, keep_last, older_than))
+
+    async def erase(self, record_ids: str | Sequence[str]) -> int:
+        """Delete records for good, with every revision, chunk, vector and word; how many there were."""
+        return await self._run(operations.erase(self._state, record_ids))
 
     async def count(self) -> int:
         """How many records there are."""

@@ -6,6 +6,8 @@ CayuPgError
 │   ├── InvalidFilter                   a `where` that the documented rules do not allow
 │   └── DimensionMismatch               a vector or embedder that does not fit the collection
 ├── NotFound (also LookupError)         a collection, record or transcript that does not exist
+├── TooManyDeletions                    a sync would delete more than it may; nothing was deleted
+├── HistoryPruned                       the past that was asked for has been pruned
 ├── MissingDependency (also ImportError) an optional package that this call needs
 ├── SchemaError                         the database is not in the state this version needs
 │   ├── NotMigrated                     run `cayu-pg migrate`
@@ -57,6 +59,22 @@ class NotFound(CayuPgError, LookupError):
         super().__init__(f"no {kind} named {name!r}")
         self.kind = kind
         self.name = name
+
+
+class TooManyDeletions(CayuPgError):
+    """A sync would delete a larger share of the records in scope than `max_delete` allows."""
+
+    def __init__(self, gone: int, records: int, max_delete: float) -> None:
+        super().__init__(
+            f"the source lacks {gone} of {records} records, more than max_delete={max_delete} allows;"
+            " nothing was deleted"
+        )
+        self.gone = gone
+        self.records = records
+
+
+class HistoryPruned(CayuPgError):
+    """A search or reading as of a time whose revisions were pruned."""
 
 
 class MissingDependency(CayuPgError, ImportError):

@@ -90,7 +90,9 @@ class Cutting:
 
 
 @dataclass(slots=True)
-class _Batch:
+class PreparedBatch:
+    """Documents that are written together, and what was refused among them."""
+
     documents: list[PreparedDocument] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
@@ -124,10 +126,10 @@ def ingest(
     split_spans("x", **vars(cutting))  # bad settings show before the first document
     began = time.perf_counter()
     tally = _Tally()
-    batches = _batches(_iterate(documents), cutting, on_error)
+    batches = prepared_batches(iterate(documents), cutting, on_error)
     while (batch := (yield from compute(next, batches, None))) is not None:
         tally.refused += batch.refused
-        tally.add((yield from _ingest_batch(t, collection, embedder, batch.documents)))
+        tally.add((yield from ingest_batch(t, collection, embedder, batch.documents)))
         tally.documents += len(batch.documents) + len(batch.refused)
         tally.chunks += sum(len(each.pieces) for each in batch.documents)
         if progress is not None:
@@ -149,7 +151,8 @@ def refresh_if_due(t: Tables, collection: CollectionRow) -> Steps[bool]:
         return False  # writers were in the way; their own ingests will see that it is due
 
 
-def _iterate(documents: object) -> Iterator[object]:
+def iterate(documents: object) -> Iterator[object]:
+    """The documents one by one; a single one is itself. InvalidInput for what has none."""
     if isinstance(documents, str | Document):
         return iter([documents])
     if not isinstance(documents, Iterable):
@@ -157,11 +160,11 @@ def _iterate(documents: object) -> Iterator[object]:
     return iter(documents)
 
 
-def _batches(
+def prepared_batches(
     documents: Iterator[object], cutting: Cutting, on_error: Literal["raise", "skip"]
-) -> Iterator[_Batch]:
+) -> Iterator[PreparedBatch]:
     """Batches of bounded size in which no record comes twice."""
-    batch, ids, chunks, characters = _Batch(), set[str](), 0, 0
+    batch, ids, chunks, characters = PreparedBatch(), set[str](), 0, 0
     for offset, each in enumerate(documents):
         try:
             prepared = _prepared(as_document(each), cutting)
@@ -173,7 +176,7 @@ def _batches(
         full = chunks + len(prepared.pieces) > BATCH_CHUNKS or len(ids) >= BATCH_DOCUMENTS
         if ids and (full or prepared.record_id in ids or characters > BATCH_CHARACTERS):
             yield batch
-            batch, ids, chunks, characters = _Batch(), set(), 0, 0
+            batch, ids, chunks, characters = PreparedBatch(), set(), 0, 0
         batch.documents.append(prepared)
         ids.add(prepared.record_id)
         chunks += len(prepared.pieces)
@@ -206,11 +209,12 @@ def _encodes(value: str) -> bool:
     return True
 
 
-def _ingest_batch(
+def ingest_batch(
     t: Tables, collection: CollectionRow, embedder: Embedder, documents: Sequence[PreparedDocument]
 ) -> Steps[BatchCounts]:
-    lookup = yield from read(_look_up, t, collection, documents)
-    if not lookup.changed:
+    """Compare, embed and write one batch."""
+    lookup = yield from read(look_up, t, collection, documents)
+    if lookup.added + lookup.changed == 0:
         unchanged = BatchCounts(records_unchanged=len(documents))
         unchanged.chunks_kept = sum(len({piece.hash for piece in each.pieces}) for each in documents)
         return unchanged
@@ -228,14 +232,17 @@ def _ingest_batch(
 
 
 @dataclass(frozen=True)
-class _LookUp:
-    changed: bool
+class LookUp:
+    """How many documents are new or differ from what is stored, and which of their texts have no vector yet."""
+
+    added: int
+    changed: int
     without_vector: dict[bytes, str]
 
 
-def _look_up(
+def look_up(
     conn: sa.Connection, t: Tables, collection: CollectionRow, documents: Sequence[PreparedDocument]
-) -> _LookUp:
+) -> LookUp:
     """Which documents differ from what is stored, and which of their texts have no vector yet."""
     known = known_records(conn, t, collection.collection_id, [each.record_id for each in documents])
     changed = [
@@ -248,7 +255,8 @@ def _look_up(
         space_id = collection.space.space_id
         for hashed in embedded_hashes(conn, t, collection.collection_id, space_id, list(texts)):
             del texts[hashed]
-    return _LookUp(bool(changed), texts)
+    added = sum(each.record_id not in known or known[each.record_id].digest is None for each in changed)
+    return LookUp(added, len(changed) - added, texts)
 
 
 def _embed(embedder: Embedder, texts: dict[bytes, str]) -> dict[bytes, NDArray[np.float32]]:

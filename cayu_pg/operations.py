@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from cayu_pg import bm25
+from cayu_pg import bm25, revising
 from cayu_pg.analysis import analyzer_name
 from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder
 from cayu_pg.errors import InvalidInput, NotFound
@@ -20,6 +21,7 @@ from cayu_pg.recall import RecallReport, measure_recall
 from cayu_pg.records import Record, Revision, content_hash
 from cayu_pg.reranking import CrossEncoderReranker, Reranker
 from cayu_pg.retrieval import Searched, StaleCollection, search
+from cayu_pg.revising import SyncReport
 from cayu_pg.search_request import SearchOptions, SearchRequest, Where, search_request
 from cayu_pg.sql import collections as sql_collections
 from cayu_pg.sql import indexes, statistics
@@ -263,6 +265,57 @@ def delete(state: CollectionState, record_ids: str | Sequence[str]) -> Steps[int
     if deleted and not state.store.borrowed:
         yield from refresh_if_due(state.tables, state.row)
     return deleted
+
+
+def sync_documents(
+    state: CollectionState,
+    documents: object,
+    cutting: Cutting,
+    scope: Where | None,
+    dry_run: bool,
+    max_delete: float,
+) -> Steps[SyncReport]:
+    """Ingest, and delete what the source no longer has."""
+    report = yield from revising.sync(
+        state.tables,
+        state.row,
+        state.embedder,
+        documents,
+        cutting=cutting,
+        scope=scope,
+        dry_run=dry_run,
+        max_delete=max_delete,
+        refresh=not state.store.borrowed,
+    )
+    if not dry_run:
+        yield from look_again(state)
+    return report
+
+
+def restore(state: CollectionState, record_id: str, revision: int) -> Steps[int]:
+    """Make an earlier revision the current one, as a new revision; its number."""
+    check_name("record_id", record_id)
+    if type(revision) is not int or not 1 <= revision < 2**31:
+        raise InvalidInput("revision", "an int from 1", repr(revision)[:40])
+    refresh = not state.store.borrowed
+    return (
+        yield from revising.restore(
+            state.tables, state.row, state.embedder, record_id, revision, refresh=refresh
+        )
+    )
+
+
+def prune(state: CollectionState, keep_last: int | None, older_than: datetime | None) -> Steps[int]:
+    """Delete old revisions; how many."""
+    return (yield from revising.prune(state.tables, state.row, keep_last, older_than))
+
+
+def erase(state: CollectionState, record_ids: str | Sequence[str]) -> Steps[int]:
+    """Delete records for good; how many there were."""
+    ids = [record_ids] if isinstance(record_ids, str) else list(record_ids)
+    for each in ids:
+        check_name("record_id", each)
+    return (yield from revising.erase(state.tables, state.row, ids, tidy=not state.store.borrowed))
 
 
 def count(state: CollectionState) -> Steps[int]:

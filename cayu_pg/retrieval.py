@@ -16,7 +16,7 @@ from cayu_pg.analysis import analyze
 from cayu_pg.bm25 import POSTING_BUDGET
 from cayu_pg.continuation import Continuation, check_state, parse_continuation
 from cayu_pg.embedding import Embedder, check_vectors
-from cayu_pg.errors import DimensionMismatch, NotFound
+from cayu_pg.errors import DimensionMismatch, HistoryPruned, NotFound
 from cayu_pg.fused import FusedRetrievalCandidate, RetrievalFusionResult
 from cayu_pg.fusion import WeightedReciprocalRankFusion
 from cayu_pg.query import ChannelDiagnostics, RerankDiagnostics, SearchDiagnostics, SearchHit, SearchResult
@@ -39,7 +39,9 @@ from cayu_pg.sql.channels import (
 )
 from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.filters import compile_filter
+from cayu_pg.sql.records import sequence_at
 from cayu_pg.sql.settings import set_for_search
+from cayu_pg.sql.shapes import stood
 from cayu_pg.sql.spelling import corrections
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, read
@@ -152,7 +154,9 @@ def _ask(
     page: Continuation | None,
 ) -> _Found:
     """The channels of every collection, their fusion, and the texts of the candidates that may be shown."""
-    questions = [_question(t, each, request, vectors) for each in searched]
+    questions = [
+        _question(t, each, request, vectors, _sequence(conn, t, each.row, request)) for each in searched
+    ]
     efforts = [ef_search(each.row, question) for each, question in zip(searched, questions, strict=True)]
     set_for_search(
         conn, ef_search=max((e for e in efforts if e), default=None), timeout_ms=request.timeout_ms
@@ -180,18 +184,31 @@ def _ask(
     return _Found(fusion, rows_of, texts, diagnostics, state, milliseconds)
 
 
-def _question(t: Tables, each: Searched, request: SearchRequest, vectors: dict[str, str]) -> Question:
+def _sequence(conn: sa.Connection, t: Tables, row: CollectionRow, request: SearchRequest) -> int | None:
+    if request.as_of is None:
+        return None
+    sequence, horizon = sequence_at(conn, t, row.collection_id, request.as_of)
+    if sequence < horizon:
+        raise HistoryPruned(f"{row.name!r} was pruned before sequence {horizon}; asked for {request.as_of}")
+    return sequence
+
+
+def _question(
+    t: Tables, each: Searched, request: SearchRequest, vectors: dict[str, str], as_of: int | None
+) -> Question:
     where, words, analyzer = request.where, request.words, each.row.analyzer
     asked = "text" in request.channels
+    metadata = t.chunks if as_of is None else stood(t)
     return Question(
         vector=vectors.get(each.embedder.model) if each.row.space is not None else None,
         analyzed=analyze(analyzer, words.scored) if asked else None,
         candidates=request.candidates,
-        approximate=each.row.has_hnsw and not request.exact,
+        approximate=each.row.has_hnsw and not request.exact and as_of is None,
         per_record=request.per_record,
         max_distance=request.max_distance,
         budget=POSTING_BUDGET,
-        where=None if where is None else compile_filter(where, t.chunks.c.metadata),
+        where=None if where is None else compile_filter(where, metadata.c.metadata),
+        as_of=as_of,
         clauses=tuple(replace(c, text=analyze(analyzer, c.text)) for c in words.clauses) if asked else (),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypedDict
 
@@ -41,6 +42,7 @@ class SearchOptions(TypedDict, total=False):
     per_record: bool
     exact: bool
     max_distance: float | None
+    as_of: int | datetime | None
     continuation: str | None
     timeout: float | None
 
@@ -64,6 +66,7 @@ class SearchRequest:
     per_record: bool
     max_distance: float | None
     timeout_ms: int | None
+    as_of: int | datetime | None
     continuation: str | None
 
     def fusion_of(self, channels: tuple[str, ...]) -> WeightedReciprocalRankFusionConfig:
@@ -90,6 +93,7 @@ class SearchRequest:
             self.exact,
             self.per_record,
             self.max_distance,
+            self.as_of,
             tuple(collections),
         )
         return hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
@@ -110,6 +114,7 @@ def search_request(
     per_record: bool = False,
     exact: bool = False,
     max_distance: float | None = None,
+    as_of: int | datetime | None = None,
     continuation: str | None = None,
     timeout: float | None = None,
 ) -> SearchRequest:
@@ -142,6 +147,7 @@ def search_request(
         exact=bool(exact),
         per_record=bool(per_record),
         max_distance=None if max_distance is None else float(max_distance),
+        as_of=_checked_as_of(as_of, where),
         timeout_ms=None if timeout is None else int(timeout * 1000),
         continuation=continuation,
     )
@@ -158,6 +164,18 @@ def equal_fusion(
         max_candidates_per_channel=candidates,
         fused_head_limit=max(limit, HEAD),
     )
+
+
+def _checked_as_of(as_of: int | datetime | None, where: object) -> int | datetime | None:
+    if as_of is None:
+        return None
+    if isinstance(where, sa.ColumnElement):
+        raise InvalidInput("where", "a mapping, for columns of `chunks` say what is current", "an expression")
+    if isinstance(as_of, datetime) and as_of.tzinfo is not None:
+        return as_of
+    if type(as_of) is int and 0 <= as_of < 2**63:
+        return as_of
+    raise InvalidInput("as_of", "a time with a zone, or a sequence from 0", repr(as_of)[:60])
 
 
 def _where_text(where: Filter | sa.ColumnElement[bool] | None) -> str:

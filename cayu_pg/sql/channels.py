@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cayu_pg.bm25 import POSTING_BUDGET
 from cayu_pg.sql.collections import CollectionRow, Space, has_valid_index, hnsw_name
 from cayu_pg.sql.settings import MAX_EF_SEARCH
-from cayu_pg.sql.shapes import Shape, Where, exact_below, literal, number
+from cayu_pg.sql.shapes import Shape, Where, exact_below, literal, number, stood
 from cayu_pg.sql.tables import Tables
 from cayu_pg.sql.text_channel import text_part
 from cayu_pg.sql.vector_channel import vector_part
@@ -26,6 +26,7 @@ class Question:
     """What one search asks of the database: `vector` as pgvector reads it, `analyzed` as to_tsvector does.
 
     `clauses` say which words a passage must hold; `corrections` are lexemes that are scored beside those of the text.
+    `as_of` is the sequence of the write after which to look, None the present.
     """
 
     vector: str | None
@@ -36,6 +37,7 @@ class Question:
     max_distance: float | None = None
     budget: int = POSTING_BUDGET
     where: Where = None
+    as_of: int | None = None
     clauses: tuple[Clause, ...] = ()
     corrections: tuple[str, ...] = ()
 
@@ -182,6 +184,7 @@ def shape_of(collection: CollectionRow, question: Question) -> Shape:
         per_record=question.per_record,
         cut=question.max_distance is not None,
         clauses=bool(question.clauses),
+        as_of=question.as_of is not None,
         candidates=question.candidates,
         exact_below=exact_below(collection.chunks, question.candidates) if filtered else 0,
     )
@@ -193,6 +196,8 @@ def _binds(collection: CollectionRow, question: Question) -> dict[str, object]:
         binds |= {"vector": question.vector, "space_id": collection.space.space_id}
         if question.max_distance is not None:
             binds["max_distance"] = question.max_distance
+    if question.as_of is not None:
+        binds["as_of"] = question.as_of
     if question.analyzed is not None:
         binds |= _text_binds(collection, question)
     return binds
@@ -234,7 +239,7 @@ def _statement(t: Tables, space: Space | None, shape: Shape, where: Where) -> sa
         rest = sa.select(question.c.rest).scalar_subquery()
         terms = sa.select(question.c.terms).scalar_subquery()
         unknown = sa.select(question.c.unknown).scalar_subquery()
-    hits = _identified(t, parts)
+    hits = _identified(t, parts, shape)
     return (
         sa.select(
             state.c.active_space_id,
@@ -282,9 +287,15 @@ def _state(t: Tables) -> sa.CTE:
     )
 
 
-def _identified(t: Tables, parts: list[sa.Select[Any]]) -> sa.Subquery:
+def _identified(t: Tables, parts: list[sa.Select[Any]], shape: Shape) -> sa.Subquery:
     """The hits of all channels with what names them: record, revision and first place in it."""
-    k, r, p = t.chunks, t.records, t.revision_chunks
+    k, p = t.chunks, t.revision_chunks
+    r: sa.FromClause = stood(t) if shape.as_of else t.records
+    owner = (
+        r.c.chunk_id == k.c.chunk_id
+        if shape.as_of
+        else (r.c.collection_id == literal("collection_id")) & (r.c.record_id == k.c.record_id)
+    )
     hits = sa.union_all(*parts).subquery("hits") if parts else _no_hits()
     place = (
         sa.select(p.c.ordinal, p.c.start_offset, p.c.end_offset)
@@ -312,7 +323,7 @@ def _identified(t: Tables, parts: list[sa.Select[Any]]) -> sa.Subquery:
         )
         .select_from(hits)
         .join(k, (k.c.collection_id == literal("collection_id")) & (k.c.chunk_id == hits.c.chunk_id))
-        .join(r, (r.c.collection_id == literal("collection_id")) & (r.c.record_id == k.c.record_id))
+        .join(r, owner)
         .join(place, sa.true())
         .subquery("identified")
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -91,6 +92,17 @@ def lock_records(
     return known_records(conn, t, collection.collection_id, ids, lock=True)
 
 
+def sequence_at(conn: sa.Connection, t: Tables, collection_id: int, as_of: int | datetime) -> tuple[int, int]:
+    """The last write at a time or up to a sequence, 0 if there was none, and the horizon of the history."""
+    b, c = t.batches, t.collections
+    until = b.c.sequence <= as_of if isinstance(as_of, int) else b.c.recorded_at <= as_of
+    last = sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == collection_id, until)
+    row = conn.execute(
+        sa.select(sa.func.coalesce(last.scalar_subquery(), 0), c.c.horizon).where(c.c.id == collection_id)
+    ).one()
+    return int(row[0]), int(row[1])
+
+
 def next_batch(conn: sa.Connection, t: Tables) -> int:
     """A key for the write that begins."""
     return int(conn.scalar(sa.select(t.sequence("batch_id_seq").next_value())) or 0)
@@ -158,6 +170,24 @@ def read_texts(conn: sa.Connection, t: Tables, collection_id: int) -> list[str]:
     query = (
         _current(t, collection_id).with_only_columns(t.revisions.c.content).order_by(t.records.c.record_id)
     )
+    return list(conn.scalars(query))
+
+
+def record_ids_in(
+    conn: sa.Connection,
+    t: Tables,
+    collection_id: int,
+    condition: sa.ColumnElement[bool] | None,
+    after: str | None,
+    limit: int,
+) -> list[str]:
+    """A page of the ids of current records whose revision meets a condition, in their order."""
+    query = _current(t, collection_id).with_only_columns(t.records.c.record_id)
+    query = query.order_by(t.records.c.record_id).limit(limit)
+    if condition is not None:
+        query = query.where(condition)
+    if after is not None:
+        query = query.where(t.records.c.record_id > after)
     return list(conn.scalars(query))
 
 

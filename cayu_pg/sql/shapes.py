@@ -7,12 +7,14 @@ only considered for a predicate that the planner can prove.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import sqrt
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 
-from cayu_pg.sql.tables import Tables
+from cayu_pg.sql.tables import Tables, quoted
 
 PER_RECORD_OVERSAMPLING = 4  # chunks fetched from HNSW per record asked for, before the fallback to exact
 QUANTIZED_OVERSAMPLING = 4  # chunks fetched by one-bit vectors per candidate, to be scored again
@@ -32,6 +34,7 @@ class Shape:
     per_record: bool
     cut: bool
     clauses: bool  # words are required, instead of any of them being enough
+    as_of: bool  # what stood at an earlier time, instead of what is current
     candidates: int
     exact_below: int  # so few eligible chunks are scanned even where there is an index
 
@@ -69,7 +72,12 @@ def same_chunk(k: sa.Table, other: sa.FromClause) -> sa.ColumnElement[bool]:
 def with_chunks(
     query: sa.Select[Any], t: Tables, other: sa.Table, shape: Shape, where: Where
 ) -> sa.Select[Any]:
-    """The query joined to `chunks` where a filter or the record is needed."""
+    """The query restricted to what is eligible, and joined to what a filter or the record needs."""
+    if shape.as_of:
+        past = stood(t)
+        query = query.join(past, past.c.chunk_id == other.c.chunk_id)
+        return query if where is None else query.where(where)
+    query = query.where(other.c.current)
     if shape.per_record or where is not None:
         query = query.join(t.chunks, same_chunk(t.chunks, other))
     # `current` is in the predicate of the index on metadata.
@@ -78,7 +86,39 @@ def with_chunks(
 
 def group_columns(t: Tables, shape: Shape) -> list[sa.ColumnElement[Any]]:
     """What hits are grouped by."""
-    return [t.chunks.c.record_id] if shape.per_record else []
+    if not shape.per_record:
+        return []
+    return [(stood(t) if shape.as_of else t.chunks).c.record_id]
+
+
+_STOOD = """
+SELECT DISTINCT ON (p.chunk_id) p.chunk_id, s.record_id, s.record_type, s.revision AS current_revision, s.metadata
+FROM (SELECT DISTINCT ON (v.record_id) v.record_id, v.record_type, v.revision, v.metadata
+      FROM {schema}.revisions v
+      JOIN {schema}.batches b ON b.collection_id = :collection_id AND b.batch_id = v.batch_id
+      WHERE v.collection_id = :collection_id AND b.sequence <= :as_of
+      ORDER BY v.record_id, v.revision DESC) s
+JOIN {schema}.revision_chunks p
+     ON p.collection_id = :collection_id AND p.record_id = s.record_id AND p.revision = s.revision
+ORDER BY p.chunk_id"""
+
+
+@lru_cache(maxsize=64)  # one object, so that a filter compiled on it belongs to the statement
+def stood(t: Tables) -> sa.CTE:
+    """The chunks that stood at the sequence `as_of`, with their record and its metadata of that time.
+
+    A revision that says the record was deleted has no chunks.
+    """
+    columns: list[sa.ColumnClause[Any]] = [
+        sa.column("chunk_id", sa.BigInteger),
+        sa.column("record_id", sa.Text),
+        sa.column("record_type", sa.Text),
+        sa.column("current_revision", sa.Integer),
+        sa.column("metadata", JSONB),
+    ]
+    statement = sa.text(_STOOD.format(schema=quoted(t.schema)))
+    binds = (literal("collection_id"), sa.bindparam("as_of", type_=sa.BigInteger))
+    return statement.bindparams(*binds).columns(*columns).cte("stood").prefix_with("MATERIALIZED")
 
 
 def best(query: sa.Select[Any], shape: Shape) -> sa.Select[Any]:

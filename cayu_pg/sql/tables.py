@@ -166,6 +166,13 @@ def _collections(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ..
         sa.Column("quantization", sa.Text, nullable=False, comment="none or binary, for new spaces."),
         sa.Column("active_space_id", sa.BigInteger, comment="Embedding space that searches use."),
         sa.Column("active_statistics", sa.Integer, comment="Statistics version that searches use."),
+        sa.Column(
+            "horizon",
+            sa.BigInteger,
+            nullable=False,
+            server_default=sa.text("0"),
+            comment="Before this sequence the history was pruned.",
+        ),
         _created(),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("tenant", "name"),

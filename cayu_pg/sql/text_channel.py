@@ -16,7 +16,7 @@ from cayu_pg.sql.shapes import Shape, Where, best, group_columns, literal, with_
 from cayu_pg.sql.tables import Tables, quoted
 
 _TERMS = """
-SELECT w.lexeme, i.idf, coalesce(CASE WHEN v.has_newer THEN NULL ELSE s.max_weight END, v.k1 + 1) AS top,
+SELECT w.lexeme, i.idf, coalesce(CASE WHEN {uncounted} THEN NULL ELSE s.max_weight END, v.k1 + 1) AS top,
        sum(f.df) OVER (ORDER BY f.df, w.lexeme) <= :budget
            OR row_number() OVER (ORDER BY f.df, w.lexeme) = 1 AS chosen,
        s.lexeme IS NULL AS unknown
@@ -85,16 +85,17 @@ def text_part(t: Tables, shape: Shape, where: Where, state: sa.CTE) -> TextPart:
     query = sa.select(lexemes.c.chunk_id, score.label("value"), *group_columns(t, shape)).where(
         lexemes.c.collection_id == literal("collection_id"),
         lexemes.c.weights_version == sa.select(state.c.weights_version).scalar_subquery(),
-        lexemes.c.current,
         lexemes.c.tsv.op("@@")(sa.select(question.c.words).scalar_subquery()),
     )
     found = best(with_chunks(query, t, lexemes, shape, where), shape).cte("text_hits")
     hits = sa.select(sa.literal("text").label("channel"), found.c.chunk_id, found.c.value)
-    return TextPart(hits, (_terms(t), _required(shape), question), question)
+    return TextPart(hits, (_terms(t, shape), _required(shape), question), question)
 
 
-def _terms(t: Tables) -> sa.CTE:
-    statement = _sql(_TERMS.format(schema=quoted(t.schema), max_terms=bm25.MAX_TERMS))
+def _terms(t: Tables, shape: Shape) -> sa.CTE:
+    # Largest weights were taken over the chunks that were current when they were counted.
+    uncounted = "true" if shape.as_of else "v.has_newer"
+    statement = _sql(_TERMS.format(schema=quoted(t.schema), max_terms=bm25.MAX_TERMS, uncounted=uncounted))
     columns: list[sa.ColumnClause[Any]] = [
         sa.column(name) for name in ("lexeme", "idf", "top", "chosen", "unknown")
     ]

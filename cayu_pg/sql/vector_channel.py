@@ -70,7 +70,7 @@ def _distance(t: Tables, space: Space) -> sa.ColumnElement[Any]:
 
 def _of_space(t: Tables) -> list[sa.ColumnElement[bool]]:
     e = t.chunk_embeddings
-    return [e.c.collection_id == literal("collection_id"), e.c.space_id == literal("space_id"), e.c.current]
+    return [e.c.collection_id == literal("collection_id"), e.c.space_id == literal("space_id")]
 
 
 def _cut(shape: Shape, distance: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
@@ -106,7 +106,7 @@ def _approximate(
     """The nearest by HNSW: the very expression and predicate of its index, and nothing to break its order."""
     e = t.chunk_embeddings
     order = _index_distance(t, space)
-    query = sa.select(e.c.chunk_id).where(*_of_space(t), *conditions)
+    query = sa.select(e.c.chunk_id).where(*_of_space(t), e.c.current, *conditions)
     if where is not None:
         query = query.join(t.chunks, same_chunk(t.chunks, e)).where(where, t.chunks.c.current)
     return query.order_by(order).limit(number(shape.approximate_limit))

@@ -30,6 +30,7 @@ TABLES = (
     quantization TEXT NOT NULL,
     active_space_id BIGINT,
     active_statistics INTEGER,
+    horizon BIGINT DEFAULT 0 NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_collections PRIMARY KEY (id),
     CONSTRAINT ck_collections_tenant CHECK (tenant <> ''),
@@ -293,6 +294,7 @@ COMMENTS = {
         "quantization": "none or binary, for new spaces.",
         "active_space_id": "Embedding space that searches use.",
         "active_statistics": "Statistics version that searches use.",
+        "horizon": "Before this sequence the history was pruned.",
         "created_at": "When the row was written.",
     },
     "transcripts": {
