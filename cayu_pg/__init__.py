@@ -4,7 +4,9 @@ pgvector and BM25 on tsvector, fused by an auditable weighted reciprocal-rank fu
 JSONB rows. Start with `Store` (or `AsyncStore`), `Collection.ingest` and `Collection.search`.
 """
 
+from cayu_pg.appending import AppendResult
 from cayu_pg.async_store import AsyncCollection, AsyncStore
+from cayu_pg.async_transcript import AsyncTranscript
 from cayu_pg.context import format_context
 from cayu_pg.embedding import Embedder, HashEmbedder, SentenceTransformerEmbedder
 from cayu_pg.errors import (
@@ -12,17 +14,24 @@ from cayu_pg.errors import (
     Conflict,
     DatabaseError,
     DimensionMismatch,
+    HistoryPruned,
+    IdempotencyConflict,
     InvalidFilter,
     InvalidInput,
+    InvalidStoredMessage,
     MissingDependency,
     MissingExtension,
     NotFound,
     NotMigrated,
+    PositionConflict,
     QueryCanceled,
     SchemaError,
     SchemaTooNew,
+    StaleContinuation,
+    TooManyDeletions,
     Unreachable,
 )
+from cayu_pg.filters import from_mongo
 from cayu_pg.fused import (
     FusedChannelMatch,
     FusedRetrievalCandidate,
@@ -36,6 +45,8 @@ from cayu_pg.fusion import (
     WeightedReciprocalRankFusionConfig,
 )
 from cayu_pg.ingesting import IngestProgress, IngestReport, Refusal
+from cayu_pg.message_formats import from_anthropic_conversation, from_openai_conversation
+from cayu_pg.message_search import MessageHit, message_channel
 from cayu_pg.messages import (
     CitationPart,
     CitationProvenance,
@@ -60,19 +71,25 @@ from cayu_pg.migrating import migrate
 from cayu_pg.query import ChannelDiagnostics, SearchDiagnostics, SearchHit, SearchResult
 from cayu_pg.rag import ingest, retrieve
 from cayu_pg.ranking import RankedRetrievalChannel, RankedRetrievalHit, RetrievalCandidateIdentity
+from cayu_pg.recall import RecallReport
 from cayu_pg.records import Document, Record, Revision
 from cayu_pg.reranking import DEFAULT_RERANK_MODEL, CrossEncoderReranker, Reranker, rerank
+from cayu_pg.revising import SyncReport
 from cayu_pg.splitting import split_text
 from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.store import Collection, Store
+from cayu_pg.transcript import Transcript
+from cayu_pg.transcripts import StoredMessage
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DEFAULT_RERANK_MODEL",
     "WEIGHTED_RECIPROCAL_RANK_FUSION_VERSION",
+    "AppendResult",
     "AsyncCollection",
     "AsyncStore",
+    "AsyncTranscript",
     "CayuPgError",
     "ChannelDiagnostics",
     "CitationPart",
@@ -89,22 +106,28 @@ __all__ = [
     "FusedChannelMatch",
     "FusedRetrievalCandidate",
     "HashEmbedder",
+    "HistoryPruned",
     "HostedToolCallPart",
+    "IdempotencyConflict",
     "IngestProgress",
     "IngestReport",
     "InvalidFilter",
     "InvalidInput",
+    "InvalidStoredMessage",
     "Message",
+    "MessageHit",
     "MessageRole",
     "MissingDependency",
     "MissingExtension",
     "NotFound",
     "NotMigrated",
     "PeerContentPart",
+    "PositionConflict",
     "ProviderStatePart",
     "QueryCanceled",
     "RankedRetrievalChannel",
     "RankedRetrievalHit",
+    "RecallReport",
     "Record",
     "Refusal",
     "Reranker",
@@ -119,12 +142,17 @@ __all__ = [
     "SearchHit",
     "SearchResult",
     "SentenceTransformerEmbedder",
+    "StaleContinuation",
     "Store",
+    "StoredMessage",
     "StructuredOutputPart",
+    "SyncReport",
     "TextPart",
     "ThinkingPart",
+    "TooManyDeletions",
     "ToolCallPart",
     "ToolResultPart",
+    "Transcript",
     "Unreachable",
     "WebSearchAPISource",
     "WebSearchAction",
@@ -135,7 +163,11 @@ __all__ = [
     "copy_message",
     "detach_message",
     "format_context",
+    "from_anthropic_conversation",
+    "from_mongo",
+    "from_openai_conversation",
     "ingest",
+    "message_channel",
     "migrate",
     "rerank",
     "retrieve",

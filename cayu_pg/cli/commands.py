@@ -128,6 +128,9 @@ def _search(options: Namespace) -> SearchResult:
             options.query,
             limit=options.limit,
             channels=options.channel or ("vector", "text"),
+            where=options.where,
+            mode=options.mode,
+            fuzzy=options.fuzzy,
             per_record=options.per_record,
             exact=options.exact,
         )

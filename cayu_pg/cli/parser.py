@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from cayu_pg.cli import commands
+from cayu_pg.cli import commands, history, transcripts
 from cayu_pg.cli.demo import run_demo
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 
@@ -27,6 +28,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_ingest(kinds)
     _add_search(kinds, "search", "find the passages that answer a question", commands.run_search)
     _add_search(kinds, "explain", "search, and say why the hits stand in this order", commands.run_explain)
+    _add_transcript(kinds)
+    _add_history(kinds)
     _add_collections(kinds)
     _add_reindex(kinds)
     _add_embedded(kinds)
@@ -42,6 +45,16 @@ def _command(kinds: _Kinds, name: str, summary: str, run: object) -> argparse.Ar
     where.add_argument("--schema", default=DEFAULT_SCHEMA, help="schema of the tables (%(default)s)")
     where.add_argument("--tenant", default="default", help="whose data (%(default)s)")
     return command
+
+
+def _filter(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError("expected a JSON object")
+    return found
 
 
 def _json(command: argparse.ArgumentParser) -> None:
@@ -88,8 +101,27 @@ def _add_search(kinds: _Kinds, name: str, summary: str, run: object) -> None:
     _collection(command)
     command.add_argument("-n", "--limit", type=int, default=5, help="hits (%(default)s)")
     command.add_argument("--channel", action="append", choices=["vector", "text"], help="only this channel")
+    command.add_argument("--mode", choices=["any", "all", "phrase", "web"], default="any", help="of words")
+    command.add_argument("--fuzzy", action="store_true", help="take unknown words for the nearest known ones")
+    command.add_argument("--where", type=_filter, metavar="JSON", help='filter, such as \'{"lang": "en"}\'')
     command.add_argument("--per-record", action="store_true", help="the best passage of each record")
     command.add_argument("--exact", action="store_true", help="without the approximate index")
+    _json(command)
+
+
+def _add_transcript(kinds: _Kinds) -> None:
+    command = _command(kinds, "transcript", transcripts.SUMMARY, transcripts.run_transcript)
+    transcripts.add_arguments(command)
+    _json(command)
+
+
+def _add_history(kinds: _Kinds) -> None:
+    command = _command(
+        kinds, "history", "list the revisions of a record, or show how they differ", history.run_history
+    )
+    command.add_argument("record_id", metavar="ID", help="the record")
+    command.add_argument("-c", "--collection", default="documents", help="collection (%(default)s)")
+    command.add_argument("--diff", action="store_true", help="show what each revision changed in the text")
     _json(command)
 
 
