@@ -21,13 +21,15 @@ from cayu_pg.sql import statistics
 from cayu_pg.sql.batches import BatchCounts, write_batch
 from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.embeddings import MissingVectors, embedded_hashes
+from cayu_pg.sql.indexes import analyze_tables
 from cayu_pg.sql.records import known_records
 from cayu_pg.sql.tables import Tables
-from cayu_pg.steps import Steps, compute, read, write
+from cayu_pg.steps import Steps, compute, maintain, read, write
 
 BATCH_DOCUMENTS = 500
 BATCH_CHUNKS = 500
 BATCH_CHARACTERS = 4_000_000
+ANALYZED_FROM = 1_000  # chunks; plans for fewer are good without
 MAX_CHUNKS = 200_000  # of one document, which is written in one transaction
 
 
@@ -146,9 +148,12 @@ def refresh_if_due(t: Tables, collection: CollectionRow) -> Steps[bool]:
     if not (yield from read(statistics.refresh_is_due, t, collection.collection_id)):
         return False
     try:
-        return (yield from write(statistics.refresh, t, collection)) is not None
+        refreshed = yield from write(statistics.refresh, t, collection)
     except Conflict:
         return False  # writers were in the way; their own ingests will see that it is due
+    if refreshed is not None and refreshed.chunks >= ANALYZED_FROM:
+        yield from maintain(analyze_tables, t)
+    return refreshed is not None
 
 
 def iterate(documents: object) -> Iterator[object]:

@@ -112,3 +112,12 @@ def _states(conn: sa.Connection, schema: str) -> dict[str, bool]:
         {"schema": schema},
     )
     return {row.relname: row.indisvalid for row in rows}
+
+
+def analyze_tables(conn: sa.Connection, t: Tables) -> None:
+    """Tell the planner what the tables hold now, as autovacuum would in a minute or so.
+
+    A table that somebody else works on is passed over, and so are tables of another owner.
+    """
+    for table in (t.records, t.revisions, t.revision_chunks, t.chunks, t.chunk_embeddings, t.chunk_lexemes):
+        conn.exec_driver_sql(f"ANALYZE (SKIP_LOCKED) {quoted(t.schema)}.{quoted(table.name)}")
