@@ -87,7 +87,8 @@ def _nearest(
     found, spent = [], []
     for vector in vectors:
         question = Question(vector, None, candidates, approximate, where=condition)
-        set_for_search(conn, ef_search=ef_search(collection, question), timeout_ms=None)
+        effort = ef_search(collection, question)
+        set_for_search(conn, ef_search=effort, timeout_ms=None, filtered=where is not None)
         began = time.perf_counter()
         rows = fetch_channels(conn, t, collection, question)
         spent.append((time.perf_counter() - began) * 1000)

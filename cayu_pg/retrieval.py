@@ -159,7 +159,10 @@ def _ask(
     ]
     efforts = [ef_search(each.row, question) for each, question in zip(searched, questions, strict=True)]
     set_for_search(
-        conn, ef_search=max((e for e in efforts if e), default=None), timeout_ms=request.timeout_ms
+        conn,
+        ef_search=max((e for e in efforts if e), default=None),
+        timeout_ms=request.timeout_ms,
+        filtered=request.where is not None,
     )
     began = time.perf_counter()
     ranked: list[RankedRows] = []

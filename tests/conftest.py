@@ -21,6 +21,7 @@ from psycopg import sql
 
 from cayu_pg.migrating import migrate
 from cayu_pg.sql.engine import open_engine
+from tests.servers import postgres16_server
 
 # Nothing here has to survive a crash, so nothing waits for a disk.
 UNSAFE_BUT_FAST = ("fsync", "synchronous_commit", "full_page_writes")
@@ -90,6 +91,13 @@ def server_url() -> Iterator[str]:
         yield given
         return
     with embedded_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres16_url() -> Iterator[str]:
+    """The URL of a superuser on a server of PostgreSQL 16."""
+    with temporary_folder() as folder, postgres16_server(folder) as url:
         yield url
 
 

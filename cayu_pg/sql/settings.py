@@ -7,17 +7,22 @@ import sqlalchemy as sa
 MAX_EF_SEARCH = 1000
 
 
-def set_for_search(conn: sa.Connection, *, ef_search: int | None, timeout_ms: int | None) -> None:
+def set_for_search(
+    conn: sa.Connection, *, ef_search: int | None, timeout_ms: int | None, filtered: bool = False
+) -> None:
     """Tune the current transaction for one search.
 
     Values are checked integers written as literals: SET takes no binds, and a distributed engine forwards no
     `set_config()`. The first setting makes such an engine forward the others; plain Postgres ignores it. JIT
     compiles for longer than a search takes. Candidates are scored and sorted again, so HNSW need not keep their order.
+    A prepared statement's generic plan takes every filter for a selective one, and sorts all that pass it.
     """
     sets = ["SET LOCAL citus.propagate_set_commands = 'local'", "SET LOCAL jit = off"]
     if ef_search is not None:
         sets.append(f"SET LOCAL hnsw.ef_search = {max(1, min(int(ef_search), MAX_EF_SEARCH)):d}")
         sets.append("SET LOCAL hnsw.iterative_scan = relaxed_order")
+    if filtered:
+        sets.append("SET LOCAL plan_cache_mode = force_custom_plan")
     if timeout_ms is not None:
         sets.append(f"SET LOCAL statement_timeout = {int(timeout_ms):d}")
     _send(conn, sets)
