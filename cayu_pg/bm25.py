@@ -13,7 +13,9 @@ import hashlib
 K1 = 1.2
 B = 0.75
 MAX_TERMS = 64  # the rarest words of a question; more change no ranking and cost time
-POSTING_BUDGET = 20_000  # matches that a question may score before its commonest words only add to scores
+POSTING_BUDGET = 5_000  # postings of the words that choose candidates at first
+WIDENING = 6  # times the budget that may be spent when the first answer is not certain
+NO_THRESHOLD = 1e30
 MAX_ENTRIES = 16_000  # what a sparsevec holds
 DIMENSIONS = 1_000_000_000
 
@@ -24,6 +26,11 @@ _SLACK = 1e-5
 def dimension(lexeme: str) -> int:
     """The sparsevec dimension of a word, 1 to 1e9: the first 32 bits of its SHA-256, modulo 1e9."""
     return int.from_bytes(hashlib.sha256(lexeme.encode()).digest()[:4], "big") % DIMENSIONS + 1
+
+
+def threshold(scores: list[float], candidates: int) -> float:
+    """The score that a chunk outside `scores` (best first) must reach to be among the first `candidates`."""
+    return scores[candidates - 1] * (1 - 2 * _SLACK) if len(scores) >= candidates else 0.0
 
 
 def is_exact(scores: list[float], candidates: int, rest: float) -> bool:

@@ -47,7 +47,6 @@ from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, read
 
 RERANK_BATCH = 16  # passages scored between two looks at the clock
-WIDENING = 10  # times the posting budget, once, when the first answer was not certain
 
 
 class StaleCollection(Exception):
@@ -238,8 +237,9 @@ def _fetched(
         if meant:
             words = replace(words, corrections=tuple(sorted(set(meant.values()))))
             rows = _with_text(rows, fetch_channels(conn, t, row, words))
-    if not bm25.is_exact([-each.value for each in rows.text], question.candidates, rows.rest):
-        wider = replace(words, budget=question.budget * WIDENING)
+    scores = [-each.value for each in rows.text]
+    if not bm25.is_exact(scores, question.candidates, rows.rest):
+        wider = replace(words, threshold=bm25.threshold(scores, question.candidates))
         rows = _with_text(rows, fetch_channels(conn, t, row, wider))
     return _Fetched(rows, meant)
 

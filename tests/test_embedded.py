@@ -148,6 +148,17 @@ def test_server_listens_on_a_socket_only(data: Path) -> None:
         assert ask(server, "SHOW listen_addresses") == ""
 
 
+def test_new_server_reads_cached_pages_itself_and_has_a_share_of_the_memory(data: Path) -> None:
+    with (
+        EmbeddedServer.start(data) as server,
+        psycopg.connect(server.url.replace("+psycopg", "")) as connection,
+    ):
+        shown = [connection.execute(f"SHOW {name}").fetchone() for name in ("io_method", "shared_buffers")]
+    memory = psutil.virtual_memory().total >> 20
+    assert shown[0] == ("sync",)
+    assert shown[1] != ("128MB",) or memory < 2048
+
+
 def test_pgvector_can_be_created(data: Path) -> None:
     with EmbeddedServer.start(data) as server:
         assert (

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from cayu_pg.errors import CayuPgError
-from cayu_pg.records import Document, as_document, prepare
 from cayu_pg.ranked_rows import chunk_name
+from cayu_pg.records import Document, as_document, prepare
 
 
 def test_a_document_takes_its_text_by_place_and_the_rest_by_name() -> None:

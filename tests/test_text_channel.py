@@ -18,7 +18,7 @@ from cayu_pg.records import Document
 from cayu_pg.spelling import edits, nearest
 from cayu_pg.store import Collection, Store
 from cayu_pg.text_query import Clause, Mode, text_query
-from tests.stores import CountingEmbedder, rows, scalar
+from tests.stores import CountingEmbedder, rows, scalar, statements_of
 
 MODES = get_args(Mode)
 DOCUMENTS = {
@@ -190,7 +190,7 @@ def test_what_is_certified_exact_equals_the_unbounded_answer(
         assert not whole.diagnostics.channels["text"].truncated
         with monkeypatch.context() as patch:
             patch.setattr("cayu_pg.retrieval.POSTING_BUDGET", 150)
-            patch.setattr("cayu_pg.retrieval.WIDENING", 2)
+            patch.setattr("cayu_pg.sql.channels.WIDENING", 4)
             bounded = collection.search(query, channels="text", candidates=10, limit=10)
         if not bounded.diagnostics.channels["text"].truncated:
             certified += 1
@@ -198,6 +198,21 @@ def test_what_is_certified_exact_equals_the_unbounded_answer(
         else:
             assert "common words" in str(bounded.diagnostics.channels["text"].reason)
     assert 0 < certified < len(queries)
+
+
+def test_an_uncertain_answer_is_widened_just_as_far_as_its_threshold_needs(
+    zipf: tuple[Collection, list[str]], engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection, queries = zipf
+    monkeypatch.setattr("cayu_pg.retrieval.POSTING_BUDGET", 100)
+    monkeypatch.setattr("cayu_pg.sql.channels.WIDENING", 1000)
+    counts = []
+    for query in queries:
+        with statements_of(engine) as sent:
+            result = collection.search(query, channels="text", candidates=10, limit=10)
+        counts.append(sum(each.startswith("WITH") for each in sent))
+        assert not result.diagnostics.channels["text"].truncated
+    assert set(counts) == {1, 2}
 
 
 def test_a_chunk_that_came_back_is_inside_the_bound(

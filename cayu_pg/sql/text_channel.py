@@ -1,7 +1,8 @@
 """The text channel: BM25 as the inner product of a chunk's weights with the question's idf, over GIN candidates.
 
 The rarest words choose candidates until a budget of postings is spent; the others only add to their scores. What
-they could add at most is returned beside the hits and tells whether the answer is exact.
+they could add at most is returned beside the hits and tells whether the answer is exact; where it is not, the score
+of the last hit is the threshold that says which further words have to choose candidates (MaxScore).
 """
 
 from __future__ import annotations
@@ -15,19 +16,26 @@ from cayu_pg.sql.lexemes import DIMENSION
 from cayu_pg.sql.shapes import Shape, Where, best, group_columns, literal, with_chunks
 from cayu_pg.sql.tables import Tables, quoted
 
+# `left_over` is the most that a word and all commoner ones can add up to: words from the rarest on are chosen while
+# that could still lift a chunk above `threshold`, or while their postings are within the budget.
 _TERMS = """
-SELECT w.lexeme, i.idf, coalesce(CASE WHEN {uncounted} THEN NULL ELSE s.max_weight END, v.k1 + 1) AS top,
-       sum(f.df) OVER (ORDER BY f.df, w.lexeme) <= :budget
-           OR row_number() OVER (ORDER BY f.df, w.lexeme) = 1 AS chosen,
-       s.lexeme IS NULL AS unknown
-FROM state v
-CROSS JOIN (SELECT lexeme FROM unnest(to_tsvector(CAST(:config AS regconfig), :analyzed))
-            UNION SELECT unnest(CAST(:corrections AS text[]))) w
-LEFT JOIN {schema}.lexeme_statistics s
-       ON s.collection_id = :collection_id AND s.version = v.active_statistics AND s.lexeme = w.lexeme
-CROSS JOIN LATERAL (SELECT coalesce(s.document_frequency, 0) AS df) f
-CROSS JOIN LATERAL (SELECT ln(1 + (greatest(v.chunks, f.df) - f.df + 0.5) / (f.df + 0.5)) AS idf) i
-ORDER BY f.df, w.lexeme LIMIT {max_terms}"""
+SELECT m.lexeme, m.idf, m.top, m.nth = 1 OR m.postings <= :budget
+       OR (m.left_over >= :threshold AND m.postings <= :most_postings) AS chosen, m.unknown
+FROM (
+    SELECT w.lexeme, i.idf, g.top, s.lexeme IS NULL AS unknown, g.df,
+           sum(g.df) OVER (ORDER BY g.df, w.lexeme) AS postings,
+           sum(i.idf * g.top) OVER (ORDER BY g.df DESC, w.lexeme DESC) AS left_over,
+           row_number() OVER (ORDER BY g.df, w.lexeme) AS nth
+    FROM state v
+    CROSS JOIN (SELECT lexeme FROM unnest(to_tsvector(CAST(:config AS regconfig), :analyzed))
+                UNION SELECT unnest(CAST(:corrections AS text[]))) w
+    LEFT JOIN {schema}.lexeme_statistics s
+           ON s.collection_id = :collection_id AND s.version = v.active_statistics AND s.lexeme = w.lexeme
+    CROSS JOIN LATERAL (SELECT coalesce(s.document_frequency, 0) AS df,
+                               coalesce(CASE WHEN {uncounted} THEN NULL ELSE s.max_weight END, v.k1 + 1) AS top) g
+    CROSS JOIN LATERAL (SELECT ln(1 + (greatest(v.chunks, g.df) - g.df + 0.5) / (g.df + 0.5)) AS idf) i
+    ORDER BY g.df, w.lexeme LIMIT {max_terms}) m
+ORDER BY m.nth"""
 
 # A word goes into a tsquery as a quoted lexeme, never as the user's syntax.
 _QUOTED = """('''' || replace(replace(w.lexeme, '\\', '\\\\'), '''', '''''') || '''')"""
