@@ -30,7 +30,7 @@ from cayu_pg.search_request import CHANNELS, SearchOptions, Where
 from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.sql.engine import open_async_engine
 from cayu_pg.sql.errors import translated
-from cayu_pg.sql.indexes import MIN_CHUNKS
+from cayu_pg.sql.indexes import MIN_CHUNKS, IndexProgress
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive_async
 from cayu_pg.text_query import Mode
@@ -438,9 +438,18 @@ class AsyncCollection:
         """The texts of all records in the order of their ids."""
         return await self._run(operations.list_all(self._state))
 
-    async def reindex(self, *, min_chunks: int = MIN_CHUNKS) -> list[str]:
-        """Build the indexes that a collection of this size wants and lacks; the names of those built."""
-        return await self._run(operations.reindex(self._state, min_chunks))
+    async def reindex(self, *, min_chunks: int = MIN_CHUNKS, timeout: float | None = None) -> list[str]:
+        """Build the indexes that a collection of this size wants and lacks; the names of those built.
+
+        Searches and writers go on meanwhile; a build that broke off is done anew. Waits while another reindex of the
+        store is at work. `timeout` is in seconds, for each index. Needs a connection to the server itself, or to a
+        pooler in session mode.
+        """
+        return await self._run(operations.reindex(self._state, min_chunks, timeout))
+
+    async def index_progress(self) -> IndexProgress | None:
+        """How far the build of an index is, for a thread or task beside that of `reindex`; None when there is none."""
+        return await self._run(operations.index_progress(self._state))
 
     async def refresh_statistics(self) -> bool:
         """Compute the word statistics anew; False when somebody else is at it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,13 +28,14 @@ from cayu_pg.sql import indexes, statistics
 from cayu_pg.sql import records as sql_records
 from cayu_pg.sql.batches import delete_records
 from cayu_pg.sql.collections import CollectionRow, CollectionSummary
-from cayu_pg.sql.settings import set_for_build
+from cayu_pg.sql.indexes import IndexProgress
 from cayu_pg.sql.tables import Tables, build_tables
 from cayu_pg.sql.vector_channel import OPERATORS
 from cayu_pg.steps import Steps, maintain, read, write
 from cayu_pg.texts import clean
 
 MAX_NAME = 512
+MAX_SECONDS = 604_800  # a week
 QUANTIZATIONS = ("none", "binary")
 
 
@@ -128,7 +129,13 @@ def _check_settings(settings: CollectionSettings) -> None:
 def list_collections(state: StoreState, tenant: str) -> Steps[list[CollectionSummary]]:
     """What the tenant has."""
     tables = yield from open_tables(state)
-    return (yield from read(sql_collections.list_collections, tables, tenant))
+    return (yield from read(_summaries, tables, tenant))
+
+
+def _summaries(conn: sa.Connection, tables: Tables, tenant: str) -> list[CollectionSummary]:
+    found = sql_collections.list_collections(conn, tables, tenant)
+    health = indexes.index_health(conn, tables, tenant, {each.name: each.chunks for each in found})
+    return [replace(each, indexes=health[each.name]) for each in found]
 
 
 def drop_collection(state: StoreState, tenant: str, name: str) -> Steps[bool]:
@@ -348,29 +355,33 @@ def refresh_statistics(state: CollectionState) -> Steps[bool]:
     return (yield from write(statistics.refresh, state.tables, state.row)) is not None
 
 
-def reindex(state: CollectionState, min_chunks: int) -> Steps[list[str]]:
+def reindex(state: CollectionState, min_chunks: int, timeout: float | None = None) -> Steps[list[str]]:
     """Build the indexes that the collection wants and lacks; their names."""
+    if type(min_chunks) is not int or min_chunks < 1:
+        raise InvalidInput("min_chunks", "an int from 1", repr(min_chunks)[:40])
+    if timeout is not None and not (type(timeout) in (int, float) and 0.001 <= timeout <= MAX_SECONDS):
+        raise InvalidInput("timeout", f"seconds from 0.001 to {MAX_SECONDS}", repr(timeout)[:40])
     yield from look_again(state)
-    plans = yield from read(indexes.plan_indexes, state.tables, state.row, min_chunks)
-    built = []
-    for plan in plans:
-        if not plan.valid:
-            yield from maintain(_build, state.tables, plan)
-            built.append(plan.name)
-    if built:
-        yield from look_again(state)
+    if not (yield from read(indexes.plan_indexes, state.tables, state.row, min_chunks)):
+        return []
+    timeout_ms = None if timeout is None else int(timeout * 1000)
+    # Planned again inside: meanwhile somebody else may have built.
+    built = yield from maintain(
+        indexes.reindex, state.tables, state.row, min_chunks=min_chunks, timeout_ms=timeout_ms
+    )
+    yield from look_again(state)
     return built
+
+
+def index_progress(state: CollectionState) -> Steps[IndexProgress | None]:
+    """How far a build is that goes on elsewhere."""
+    return (yield from read(indexes.build_progress, state.tables, state.row.collection_id))
 
 
 def recall(state: CollectionState, sample: int, k: int, where: Where | None) -> Steps[RecallReport]:
     """How much of the exact answer the vector index finds."""
     yield from look_again(state)
     return (yield from measure_recall(state.tables, state.row, sample, k, where))
-
-
-def _build(conn: sa.Connection, tables: Tables, plan: indexes.IndexPlan) -> None:
-    set_for_build(conn, memory_mb=512, workers=2)
-    indexes.build_index(conn, tables, plan)
 
 
 def check_name(field: str, value: object) -> str:

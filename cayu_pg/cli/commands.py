@@ -157,7 +157,9 @@ def run_reindex(options: Namespace) -> int:
     if min_chunks < 1:
         raise InvalidInput("--min-chunks", "a number from 1", str(min_chunks))
     with open_store(options) as store:
-        built = _open_existing(store, options).reindex(min_chunks=min_chunks)
+        collection = _open_existing(store, options)
+        with printing.build_bar(collection.index_progress, shown=not options.json):
+            built = collection.reindex(min_chunks=min_chunks, timeout=options.timeout)
     if options.json:
         print(json.dumps({"built": built}))
     else:

@@ -138,6 +138,7 @@ def _add_reindex(kinds: _Kinds) -> None:
     )
     _collection(command)
     command.add_argument("--min-chunks", type=int, help="build from this size on")
+    command.add_argument("--timeout", type=float, metavar="SECONDS", help="give up an index after this long")
     _json(command)
 
 

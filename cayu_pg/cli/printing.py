@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cayu_pg.errors import MissingDependency
+from cayu_pg.errors import CayuPgError, MissingDependency
 from cayu_pg.ingesting import IngestProgress, IngestReport
 from cayu_pg.query import SearchResult
-from cayu_pg.sql.collections import CollectionSummary
+from cayu_pg.sql.collections import CollectionSummary, IndexHealth
+from cayu_pg.sql.indexes import IndexProgress
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -68,12 +70,12 @@ def print_report(report: IngestReport, unread: int) -> None:
 
 
 def print_collections(found: Sequence[CollectionSummary]) -> None:
-    """The collections of a tenant."""
+    """The collections of a tenant, with the size of their indexes and what is wrong with them."""
     if not found:
         print("no collections")
         return
     print_table(
-        ["collection", "records", "chunks", "configuration", "analyzer", "model"],
+        ["collection", "records", "chunks", "configuration", "analyzer", "model", "indexes"],
         [
             [
                 each.name,
@@ -82,10 +84,27 @@ def print_collections(found: Sequence[CollectionSummary]) -> None:
                 each.text_config,
                 each.analyzer,
                 each.model or "-",
+                ", ".join(map(_index, each.indexes)) or "-",
             ]
             for each in found
         ],
     )
+    for each in found:
+        if any(index.state in ("missing", "invalid") for index in each.indexes):
+            print(f"{each.name} lacks an index; build it with: cayu-pg reindex -c {each.name}")
+
+
+def _index(index: IndexHealth) -> str:
+    return f"{index.kind} {_size(index.bytes) if index.state == 'valid' else index.state}"
+
+
+def _size(count: int) -> str:
+    size, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f} {unit}"
 
 
 @contextmanager
@@ -94,6 +113,61 @@ def progress_bar(title: str, *, shown: bool) -> Iterator[Callable[[IngestProgres
     if not (shown and sys.stderr.isatty()):
         yield None
         return
+    with _line(title) as show:
+
+        def update(state: IngestProgress) -> None:
+            rate = state.chunks / state.seconds if state.seconds else 0.0
+            show(
+                f"{title}: {state.documents} documents, {state.chunks} chunks"
+                f" ({rate:.0f}/s), {state.embeddings_computed} embedded"
+            )
+
+        yield update
+
+
+@contextmanager
+def build_bar(ask: Callable[[], IndexProgress | None], *, shown: bool) -> Iterator[None]:
+    """Keep a line about the index that is being built current on a terminal, meanwhile."""
+    if not (shown and sys.stderr.isatty()):
+        yield
+        return
+    with _line("looking at the indexes") as show, watching(ask, lambda state: show(describe(state))):
+        yield
+
+
+def describe(state: IndexProgress) -> str:
+    """The name of an index, what is done to it, and how much of that."""
+    return f"{state.name}: {state.phase}" + ("" if state.share is None else f", {state.share:.0%}")
+
+
+@contextmanager
+def watching(
+    ask: Callable[[], IndexProgress | None], show: Callable[[IndexProgress], None], *, every: float = 0.5
+) -> Iterator[None]:
+    """Meanwhile show in a thread of its own what `ask` tells, every so many seconds."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(every):
+            try:
+                state = ask()
+            except CayuPgError:  # whoever builds will say what is wrong
+                return
+            if state is not None:
+                show(state)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
+def _line(title: str) -> Iterator[Callable[[str], None]]:
+    """A callback that writes a line with a spinner and the time, which goes at the end."""
     try:
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -102,16 +176,7 @@ def progress_bar(title: str, *, shown: bool) -> Iterator[Callable[[IngestProgres
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(title)
-
-        def update(state: IngestProgress) -> None:
-            rate = state.chunks / state.seconds if state.seconds else 0.0
-            progress.update(
-                task,
-                description=f"{title}: {state.documents} documents, {state.chunks} chunks"
-                f" ({rate:.0f}/s), {state.embeddings_computed} embedded",
-            )
-
-        yield update
+        yield lambda text: progress.update(task, description=text)
 
 
 def _rank(result: SearchResult, place: int, channel: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
@@ -166,6 +166,20 @@ def list_collections(conn: sa.Connection, t: Tables, tenant: str) -> list[Collec
     return [CollectionSummary(*row) for row in rows]
 
 
+IndexKind = Literal["vectors", "words", "metadata"]
+IndexState = Literal["valid", "building", "invalid", "missing"]
+
+
+@dataclass(frozen=True)
+class IndexHealth:
+    """An index that a collection has, or that its size wants; an invalid one is left of a build that broke off."""
+
+    name: str
+    kind: IndexKind
+    state: IndexState
+    bytes: int
+
+
 @dataclass(frozen=True)
 class CollectionSummary:
     """One line about a collection."""
@@ -177,6 +191,7 @@ class CollectionSummary:
     dimensions: int | None
     records: int
     chunks: int
+    indexes: tuple[IndexHealth, ...] = ()
 
 
 def delete_collection(conn: sa.Connection, t: Tables, collection_id: int) -> None:

@@ -6,112 +6,134 @@ planning. So small collections are scanned by key, exactly, and large ones get i
 
 from __future__ import annotations
 
+import re
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from cayu_pg.sql.collections import CollectionRow
+from cayu_pg.sql.collections import CollectionRow, IndexHealth, IndexKind, Space
+from cayu_pg.sql.settings import set_for_build
 from cayu_pg.sql.tables import Tables, quoted
 
 MIN_CHUNKS = 5_000  # below it the exact scan by key is as fast
+BUILD_MEMORY_MB = 512
+BUILD_WORKERS = 2
+TURN_SECONDS = 0.2
 _MOST_DIMENSIONS = {"none": 4_000, "binary": 64_000}  # that HNSW takes of halfvec and of bit
 _OPERATOR_CLASSES = {
     "cosine": "halfvec_cosine_ops",
     "inner_product": "halfvec_ip_ops",
     "l2": "halfvec_l2_ops",
 }
+_NO_SPACE = "53100"
+_KINDS: dict[str, IndexKind] = {"hnsw": "vectors", "gin_words": "words", "gin_metadata": "metadata"}
+_OURS = re.compile(r"(hnsw|gin_words|gin_metadata)_(\d+)(?:_\d+)?")
 
 
 @dataclass(frozen=True)
 class IndexPlan:
-    """An index that the collection should have: its name, the DDL, and its state in the database."""
+    """What to do about one index: drop what stands under its name, build it, or both."""
 
     name: str
-    create: str
-    exists: bool
-    valid: bool
+    drop: bool
+    create: str | None
+
+
+@dataclass(frozen=True)
+class IndexProgress:
+    """How far a build is: the index, what PostgreSQL is doing, and the share of that which is done, if it counts."""
+
+    name: str
+    phase: str
+    share: float | None
+
+
+def reindex(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, *, min_chunks: int, timeout_ms: int | None
+) -> list[str]:
+    """Do all that `plan_indexes` finds, without blocking writers; the names of the indexes that were built.
+
+    For a connection of our own outside transactions. Callers take turns: builds on one table exclude each other.
+    """
+    set_for_build(conn, memory_mb=BUILD_MEMORY_MB, workers=BUILD_WORKERS, timeout_ms=timeout_ms)
+    _wait_for_turn(conn, t)
+    plans = plan_indexes(conn, t, collection, min_chunks)
+    for plan in plans:
+        if plan.drop:
+            _drop(conn, t, plan.name)
+        if plan.create is not None:
+            _build(conn, t, plan.name, plan.create)
+    return [plan.name for plan in plans if plan.create is not None]
 
 
 def plan_indexes(
     conn: sa.Connection, t: Tables, collection: CollectionRow, min_chunks: int
 ) -> list[IndexPlan]:
-    """The indexes that a collection of this size wants; none where an exact scan is as fast."""
-    if not _has_at_least(conn, t, collection.collection_id, min_chunks):
-        return []
-    number = collection.collection_id
-    wanted = [(f"gin_words_{number}", _gin(t, number)), (f"gin_metadata_{number}", _gin_metadata(t, number))]
-    space = collection.space
-    if space is not None and space.dimensions <= _MOST_DIMENSIONS[space.quantization]:
-        wanted.append((f"hnsw_{collection.collection_id}_{space.space_id}", _hnsw(t, collection)))
-    states = _states(conn, t.schema)
-    return [
-        IndexPlan(
-            name, f"CREATE INDEX CONCURRENTLY {quoted(name)} {rest}", name in states, states.get(name, False)
-        )
-        for name, rest in wanted
-    ]
+    """What the collection's indexes lack: those that its size wants, anew where a build broke off or fits no more.
+
+    What is valid stays, though the collection be small; what serves nothing goes.
+    """
+    collection_id = collection.collection_id
+    found = _found(conn, t, collection_id)
+    wanted = {each.name: each for each in _wanted(t, collection_id, collection.space)}
+    known = wanted.keys() | _names_of_spaces(conn, t, collection_id)
+    lacking = {
+        name: each.create for name, each in wanted.items() if not (name in found and found[name].serves(each))
+    }
+    if not _has_at_least(conn, t, collection_id, min_chunks):
+        lacking = {}
+    useless = {name for name, each in found.items() if name not in known or not each.valid}
+    names = [*sorted(useless - lacking.keys()), *lacking]
+    return [IndexPlan(name, drop=name in found, create=lacking.get(name)) for name in names]
 
 
-def build_index(conn: sa.Connection, t: Tables, plan: IndexPlan) -> None:
-    """Build one index without blocking writers; one that an interrupted build left behind goes first."""
-    if plan.exists:
-        conn.exec_driver_sql(f"DROP INDEX CONCURRENTLY {quoted(t.schema)}.{quoted(plan.name)}")
-    conn.exec_driver_sql(plan.create)
+def index_health(
+    conn: sa.Connection, t: Tables, tenant: str, chunks: Mapping[str, int]
+) -> dict[str, tuple[IndexHealth, ...]]:
+    """For each collection of the tenant: the indexes that it has, and those that its size (`chunks`) wants."""
+    c, s = t.collections, t.embedding_spaces
+    active = (s.c.collection_id == c.c.id) & (s.c.space_id == c.c.active_space_id)
+    rows = conn.execute(
+        sa.select(c.c.id, c.c.name, s.c.space_id, s.c.model, s.c.dimensions, s.c.distance, s.c.quantization)
+        .select_from(c.outerjoin(s, active))
+        .where(c.c.tenant == tenant)
+    )
+    found = _found(conn, t)
+    health = {}
+    for collection_id, name, *space in rows:
+        wanted = _wanted(t, collection_id, None if space[0] is None else Space(*space))
+        by_name = {each.name: each for each in wanted}
+        names = set(by_name) if chunks.get(name, 0) >= MIN_CHUNKS else set()
+        names |= {index for index in found if _owner(index) == collection_id}
+        health[name] = tuple(_health(index, found.get(index), by_name.get(index)) for index in sorted(names))
+    return health
+
+
+def build_progress(conn: sa.Connection, t: Tables, collection_id: int) -> IndexProgress | None:
+    """The build that is under way for the collection, if any."""
+    rows = conn.execute(
+        sa.text(
+            "SELECT x.relname, p.phase, p.blocks_done, p.blocks_total, p.tuples_done, p.tuples_total"
+            " FROM pg_stat_progress_create_index p JOIN pg_class x ON x.oid = p.index_relid"
+            " JOIN pg_namespace n ON n.oid = x.relnamespace"
+            " WHERE p.datname = current_database() AND n.nspname = :schema ORDER BY x.relname"
+        ),
+        {"schema": t.schema},
+    )
+    for name, phase, *counts in rows:
+        if _owner(name) == collection_id:
+            pairs = ((counts[0], counts[1]), (counts[2], counts[3]))
+            return IndexProgress(name, phase, next((done / total for done, total in pairs if total), None))
+    return None
 
 
 def drop_indexes(conn: sa.Connection, t: Tables, collection_id: int) -> None:
     """Drop the indexes on request of a collection that is deleted."""
-    for name in _states(conn, t.schema):
-        ours = (f"gin_words_{collection_id}", f"gin_metadata_{collection_id}")
-        if name in ours or name.startswith(f"hnsw_{collection_id}_"):
-            conn.exec_driver_sql(f"DROP INDEX {quoted(t.schema)}.{quoted(name)}")
-
-
-def _has_at_least(conn: sa.Connection, t: Tables, collection_id: int, count: int) -> bool:
-    k = t.chunks
-    some = (
-        sa.select(k.c.chunk_id).where(k.c.collection_id == collection_id, k.c.current).limit(count).subquery()
-    )
-    return (conn.scalar(sa.select(sa.func.count()).select_from(some)) or 0) >= count
-
-
-def _gin(t: Tables, collection_id: int) -> str:
-    return f"ON {quoted(t.schema)}.chunk_lexemes USING gin (tsv) WHERE collection_id = {collection_id:d} AND current"
-
-
-def _gin_metadata(t: Tables, collection_id: int) -> str:
-    return (
-        f"ON {quoted(t.schema)}.chunks USING gin (metadata jsonb_path_ops)"
-        f" WHERE collection_id = {collection_id:d} AND current"
-    )
-
-
-def _hnsw(t: Tables, collection: CollectionRow) -> str:
-    space = collection.space
-    assert space is not None
-    extension = quoted(t.extension_schema)
-    if space.quantization == "binary":
-        indexed = f"({extension}.binary_quantize(embedding)::bit({space.dimensions:d}))"
-        operators = "bit_hamming_ops"
-    else:
-        indexed = f"(embedding::{extension}.halfvec({space.dimensions:d}))"
-        operators = _OPERATOR_CLASSES[space.distance]
-    return (
-        f"ON {quoted(t.schema)}.chunk_embeddings USING hnsw ({indexed} {extension}.{operators})"
-        f" WHERE collection_id = {collection.collection_id:d} AND space_id = {space.space_id:d} AND current"
-    )
-
-
-def _states(conn: sa.Connection, schema: str) -> dict[str, bool]:
-    """Name and validity of every index of the schema."""
-    rows = conn.execute(
-        sa.text(
-            "SELECT x.relname, i.indisvalid FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid"
-            " JOIN pg_namespace n ON n.oid = x.relnamespace WHERE n.nspname = :schema"
-        ),
-        {"schema": schema},
-    )
-    return {row.relname: row.indisvalid for row in rows}
+    for name in _found(conn, t, collection_id):
+        _execute(conn, f"DROP INDEX {quoted(t.schema)}.{quoted(name)}")
 
 
 def analyze_tables(conn: sa.Connection, t: Tables) -> None:
@@ -120,4 +142,147 @@ def analyze_tables(conn: sa.Connection, t: Tables) -> None:
     A table that somebody else works on is passed over, and so are tables of another owner.
     """
     for table in (t.records, t.revisions, t.revision_chunks, t.chunks, t.chunk_embeddings, t.chunk_lexemes):
-        conn.exec_driver_sql(f"ANALYZE (SKIP_LOCKED) {quoted(t.schema)}.{quoted(table.name)}")
+        _execute(conn, f"ANALYZE (SKIP_LOCKED) {quoted(t.schema)}.{quoted(table.name)}")
+
+
+def _build(conn: sa.Connection, t: Tables, name: str, create: str) -> None:
+    try:
+        _execute(conn, create)
+    except sa.exc.OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != _NO_SPACE:
+            raise
+        # Parallel workers share that memory through /dev/shm, of which a container has 64 MB if nobody gave it more.
+        _drop(conn, t, name)
+        _execute(conn, "SET max_parallel_maintenance_workers = 0")
+        _execute(conn, create)
+
+
+def _drop(conn: sa.Connection, t: Tables, name: str) -> None:
+    _execute(conn, f"DROP INDEX CONCURRENTLY IF EXISTS {quoted(t.schema)}.{quoted(name)}")
+
+
+def _execute(conn: sa.Connection, statement: str) -> None:
+    conn.exec_driver_sql(statement.replace("%", "%%"))  # to the driver a percent sign begins a parameter
+
+
+class _Wanted(NamedTuple):
+    """An index as it should be; what is not HNSW has no dimensions."""
+
+    name: str
+    operators: str
+    dimensions: int | None
+    create: str
+
+
+class _Found(NamedTuple):
+    """An index as it is."""
+
+    name: str
+    valid: bool
+    operators: str
+    dimensions: int | None
+    bytes: int
+    building: bool
+
+    def serves(self, wanted: _Wanted) -> bool:
+        """Whether a search that counts on the wanted index will be answered by it."""
+        return self.valid and (self.operators, self.dimensions) == (wanted.operators, wanted.dimensions)
+
+
+def _wanted(t: Tables, collection_id: int, space: Space | None) -> list[_Wanted]:
+    wanted = [_words(t, collection_id), _metadata(t, collection_id)]
+    if space is not None and space.dimensions <= _MOST_DIMENSIONS[space.quantization]:
+        wanted.append(_vectors(t, collection_id, space))
+    return wanted
+
+
+def _words(t: Tables, collection_id: int) -> _Wanted:
+    name = f"gin_words_{collection_id:d}"
+    indexed = f"{quoted(t.schema)}.chunk_lexemes USING gin (tsv)"
+    return _Wanted(name, "tsvector_ops", None, _create(name, indexed, f"collection_id = {collection_id:d}"))
+
+
+def _metadata(t: Tables, collection_id: int) -> _Wanted:
+    name = f"gin_metadata_{collection_id:d}"
+    indexed = f"{quoted(t.schema)}.chunks USING gin (metadata jsonb_path_ops)"
+    return _Wanted(name, "jsonb_path_ops", None, _create(name, indexed, f"collection_id = {collection_id:d}"))
+
+
+def _vectors(t: Tables, collection_id: int, space: Space) -> _Wanted:
+    name, extension = f"hnsw_{collection_id:d}_{space.space_id:d}", quoted(t.extension_schema)
+    if space.quantization == "binary":
+        operators = "bit_hamming_ops"
+        vector = f"{extension}.binary_quantize(embedding)::bit({space.dimensions:d})"
+    else:
+        operators = _OPERATOR_CLASSES[space.distance]
+        vector = f"embedding::{extension}.halfvec({space.dimensions:d})"
+    indexed = f"{quoted(t.schema)}.chunk_embeddings USING hnsw (({vector}) {extension}.{operators})"
+    of_space = f"collection_id = {collection_id:d} AND space_id = {space.space_id:d}"
+    return _Wanted(name, operators, space.dimensions, _create(name, indexed, of_space))
+
+
+def _create(name: str, indexed: str, condition: str) -> str:
+    return f"CREATE INDEX CONCURRENTLY {quoted(name)} ON {indexed} WHERE {condition} AND current"
+
+
+_INDEXES = """
+SELECT x.relname, i.indisvalid AND i.indisready, o.opcname, nullif(a.atttypmod, -1),
+       coalesce(pg_relation_size(x.oid), 0), p.index_relid IS NOT NULL
+FROM pg_index i
+JOIN pg_class x ON x.oid = i.indexrelid
+JOIN pg_namespace n ON n.oid = x.relnamespace
+JOIN pg_opclass o ON o.oid = i.indclass[0]
+JOIN pg_attribute a ON a.attrelid = x.oid AND a.attnum = 1
+LEFT JOIN pg_stat_progress_create_index p ON p.index_relid = x.oid AND p.datname = current_database()
+WHERE n.nspname = :schema AND x.relname ~ '^(hnsw|gin_words|gin_metadata)_[0-9]'"""
+
+
+def _found(conn: sa.Connection, t: Tables, collection_id: int | None = None) -> dict[str, _Found]:
+    """The indexes on request, of one collection or of all, by name."""
+    every = (_Found(*row) for row in conn.execute(sa.text(_INDEXES), {"schema": t.schema}))
+    return {
+        each.name: each
+        for each in every
+        if (owner := _owner(each.name)) is not None and collection_id in (None, owner)
+    }
+
+
+def _owner(name: str) -> int | None:
+    """The collection that an index name speaks of; None for a name that is not of this file."""
+    match = _OURS.fullmatch(name)
+    return None if match is None else int(match[2])
+
+
+def _health(name: str, found: _Found | None, wanted: _Wanted | None) -> IndexHealth:
+    kind = _KINDS[name.rstrip("0123456789_")]
+    if found is None:
+        return IndexHealth(name, kind, "missing", 0)
+    if found.building:
+        return IndexHealth(name, kind, "building", found.bytes)
+    good = found.valid if wanted is None else found.serves(wanted)
+    return IndexHealth(name, kind, "valid" if good else "invalid", found.bytes)
+
+
+def _names_of_spaces(conn: sa.Connection, t: Tables, collection_id: int) -> set[str]:
+    spaces = conn.scalars(
+        sa.select(t.embedding_spaces.c.space_id).where(t.embedding_spaces.c.collection_id == collection_id)
+    )
+    return {f"hnsw_{collection_id}_{space_id}" for space_id in spaces}
+
+
+def _wait_for_turn(conn: sa.Connection, t: Tables) -> None:
+    """Take the lock of those who build, which the session keeps.
+
+    Polled: a waiting statement has a snapshot, and the build that it waits for would wait for the end of that.
+    """
+    key = zlib.crc32(f"cayu_pg:indexes:{t.schema}".encode())
+    while not conn.scalar(sa.select(sa.func.pg_try_advisory_lock(key))):
+        conn.execute(sa.select(sa.func.pg_sleep(TURN_SECONDS)))
+
+
+def _has_at_least(conn: sa.Connection, t: Tables, collection_id: int, count: int) -> bool:
+    k = t.chunks
+    some = (
+        sa.select(k.c.chunk_id).where(k.c.collection_id == collection_id, k.c.current).limit(count).subquery()
+    )
+    return (conn.scalar(sa.select(sa.func.count()).select_from(some)) or 0) >= count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 MAX_EF_SEARCH = 1000
+LOCK_TIMEOUT_MS = 30_000  # of index builds
 
 
 def set_for_search(
@@ -28,15 +29,18 @@ def set_for_search(
     _send(conn, sets)
 
 
-def set_for_build(conn: sa.Connection, *, memory_mb: int, workers: int) -> None:
-    """Give the session's index builds memory and workers; for a connection of our own, outside transactions."""
+def set_for_build(conn: sa.Connection, *, memory_mb: int, workers: int, timeout_ms: int | None) -> None:
+    """Give the session's index builds memory and workers; for a connection of our own, outside transactions.
+
+    A build waits for transactions that began before it; it gives up behind one that stays open for long.
+    """
     _send(
         conn,
         [
             f"SET maintenance_work_mem = '{int(memory_mb):d}MB'",
             f"SET max_parallel_maintenance_workers = {int(workers):d}",
-            "SET lock_timeout = '30s'",
-            "SET statement_timeout = 0",
+            f"SET lock_timeout = {LOCK_TIMEOUT_MS:d}",
+            f"SET statement_timeout = {int(timeout_ms or 0):d}",
         ],
     )
 
