@@ -7,13 +7,14 @@ from urllib.parse import quote
 
 from cayu_pg import bm25
 from cayu_pg.query import ChannelDiagnostics, ChannelPath
-from cayu_pg.ranking import RankedRetrievalChannel, RankedRetrievalHit, RetrievalCandidateIdentity
+from cayu_pg.ranking import RankedRetrievalChannel, RetrievalCandidateIdentity
 from cayu_pg.search_request import SearchRequest
 from cayu_pg.sql.channels import ChannelRow, ChannelRows, Question, shape_of
 from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.indexes import MIN_CHUNKS
 
-Key = tuple[str, str, str]
+Key = tuple[str, str, str]  # an identity by its fields
+_IDENTITY = tuple(RetrievalCandidateIdentity.model_fields)
 
 
 @dataclass(frozen=True)
@@ -77,48 +78,46 @@ def _ranked(
     rows: ChannelRows,
     corrections: dict[str, str],
 ) -> RankedRows:
-    pairs = [(_identity(row, label, request.per_record), row) for row in getattr(rows, kind)]
-    pairs.sort(key=lambda pair: (pair[1].value, pair[0].sort_key()))
-    scores = [-row.value for _, row in pairs]
+    keyed = [(_key(row, label, request.per_record), row) for row in getattr(rows, kind)]
+    keyed.sort(key=lambda pair: (pair[1].value, pair[0]))
+    scores = [-row.value for _, row in keyed]
     truncated = kind == "text" and not bm25.is_exact(scores, request.candidates, rows.rest)
-    channel = RankedRetrievalChannel(
-        channel=kind if label is None else f"{kind}:{label}",
-        index_version=_index_version(collection, kind, rows),
-        candidate_limit=request.candidates,
-        hits=tuple(_hits(kind, pairs)),
-        truncated=truncated,
+    # Plain dicts, because one validation of them all is cheaper than building hit by hit.
+    channel = RankedRetrievalChannel.model_validate(
+        {
+            "channel": kind if label is None else f"{kind}:{label}",
+            "index_version": _index_version(collection, kind, rows),
+            "candidate_limit": request.candidates,
+            "hits": _hits(kind, keyed),
+            "truncated": truncated,
+        }
     )
     if kind == "vector":
         path, reason, eligible = _vector_path(collection, request, question, rows)
     else:
         path, reason, eligible = *_text_path(collection, question, channel, rows), None
-    keyed = [(identity.sort_key(), row) for identity, row in pairs]
     return RankedRows(label, channel, keyed, path, reason, eligible, corrections)
 
 
-def _identity(row: ChannelRow, label: str | None, per_record: bool) -> RetrievalCandidateIdentity:
+def _key(row: ChannelRow, label: str | None, per_record: bool) -> Key:
     """What names a hit: the chunk's place in its record, or the record; among collections, the collection too."""
     kind = row.record_type if per_record else "chunk"
     name = row.record_id if per_record else chunk_name(row.record_id, row.ordinal)
-    return RetrievalCandidateIdentity(
-        record_type=kind,
-        record_id=name if label is None else f"{quote(label, safe='')}/{name}",
-        revision=str(row.revision),
-    )
+    return kind, name if label is None else f"{quote(label, safe='')}/{name}", str(row.revision)
 
 
-def _hits(kind: str, pairs: list[tuple[RetrievalCandidateIdentity, ChannelRow]]) -> list[RankedRetrievalHit]:
+def _hits(kind: str, keyed: list[tuple[Key, ChannelRow]]) -> list[dict[str, object]]:
     # A distance ascends from the best; a score is shown as the positive number it is.
     representation, sign = ("embedding", 1.0) if kind == "vector" else ("lexemes", -1.0)
     return [
-        RankedRetrievalHit(
-            identity=identity,
-            rank=rank,
-            representation=representation,
-            content_hash=row.content_hash.hex(),
-            raw_score=sign * row.value,
-        )
-        for rank, (identity, row) in enumerate(pairs, start=1)
+        {
+            "identity": dict(zip(_IDENTITY, key, strict=True)),
+            "rank": rank,
+            "representation": representation,
+            "content_hash": row.content_hash.hex(),
+            "raw_score": sign * row.value,
+        }
+        for rank, (key, row) in enumerate(keyed, start=1)
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
@@ -44,8 +44,7 @@ class Question:
     corrections: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelRow:
+class ChannelRow(NamedTuple):
     """One hit as the database returns it; `value` ascends from the best."""
 
     content_hash: bytes
@@ -123,7 +122,20 @@ def fetch_texts(
     conn: sa.Connection, t: Tables, collection_id: int, hits: Sequence[tuple[int, str, int]]
 ) -> dict[int, HitText]:
     """Texts by chunk id, for hits given as (chunk id, record id, revision); all rows read are immutable."""
+    binds = {
+        "collection_id": collection_id,
+        "chunk_ids": [hit[0] for hit in hits],
+        "record_ids": [hit[1] for hit in hits],
+        "revisions": [hit[2] for hit in hits],
+    }
+    rows = conn.execute(_text_statement(t), binds)
+    return {chunk_id: HitText(*shown) for chunk_id, *shown in rows}
+
+
+@lru_cache(maxsize=64)
+def _text_statement(t: Tables) -> sa.Select[Any]:
     k, v = t.chunks, t.revisions
+    collection_id = sa.bindparam("collection_id", type_=sa.BigInteger)
     wanted = (
         sa.func.unnest(
             sa.cast(sa.bindparam("chunk_ids"), sa.ARRAY(sa.BigInteger)),
@@ -133,23 +145,14 @@ def fetch_texts(
         .table_valued("chunk_id", "record_id", "revision", name="wanted")
         .render_derived()
     )
-    query = (
-        sa.select(k.c.chunk_id, k.c.text, v.c.title, v.c.metadata)
-        .select_from(wanted)
-        .join(k, (k.c.collection_id == collection_id) & (k.c.chunk_id == wanted.c.chunk_id))
-        .join(
-            v,
-            (v.c.collection_id == collection_id)
-            & (v.c.record_id == wanted.c.record_id)
-            & (v.c.revision == wanted.c.revision),
-        )
+    same_chunk = (k.c.collection_id == collection_id) & (k.c.chunk_id == wanted.c.chunk_id)
+    same_revision = (
+        (v.c.collection_id == collection_id)
+        & (v.c.record_id == wanted.c.record_id)
+        & (v.c.revision == wanted.c.revision)
     )
-    binds = {
-        "chunk_ids": [hit[0] for hit in hits],
-        "record_ids": [hit[1] for hit in hits],
-        "revisions": [hit[2] for hit in hits],
-    }
-    return {row.chunk_id: HitText(row.text, row.title, row.metadata) for row in conn.execute(query, binds)}
+    shown = (k.c.chunk_id, k.c.text, v.c.title, v.c.metadata)
+    return sa.select(*shown).select_from(wanted).join(k, same_chunk).join(v, same_revision)
 
 
 def sample_vectors(conn: sa.Connection, t: Tables, collection: CollectionRow, count: int) -> list[str]:
