@@ -103,16 +103,17 @@ def _is_same(folder: str | None, path: Path) -> bool:
 def run_server(path: Path) -> Server:
     """The server of this data directory, ready for connections, with its database."""
     deadline = time.monotonic() + START_SECONDS
-    if not _is_running(path, deadline):
+    server = _await_ready(path, deadline) if _is_running(path, deadline) else None
+    if server is None and not _is_running(path, deadline):  # none ran, or the one that did was about to die
         _check_directory(path)
         _launch(path)
-    server = _await_ready(path, deadline)
+    server = server or _await_started(path, deadline)
     unfinished = state_path(path) / "unfinished"
     if unfinished.exists():
         _tune(server)
         stop_server(path)
         _launch(path)
-        server = _await_ready(path, deadline)
+        server = _await_started(path, deadline)
     _make_database(server)
     unfinished.unlink(missing_ok=True)
     return server
@@ -225,8 +226,15 @@ def _plain_path(path: Path) -> Path:
     return link
 
 
-def _await_ready(path: Path, deadline: float) -> Server:
-    """The server once it takes connections; Unreachable after START_SECONDS, or when it ended."""
+def _await_started(path: Path, deadline: float) -> Server:
+    server = _await_ready(path, deadline)
+    if server is None:
+        raise Unreachable(f"{path}: PostgreSQL ended while starting: {_logged(path / 'log', 0)}")
+    return server
+
+
+def _await_ready(path: Path, deadline: float) -> Server | None:
+    """The server once it takes connections, None when it ends; Unreachable after START_SECONDS."""
     seen = time.monotonic()
     while True:
         problem, now = "it is starting or recovering", time.monotonic()
@@ -240,7 +248,7 @@ def _await_ready(path: Path, deadline: float) -> Server:
         if _processes(path):
             seen = now
         elif now > seen + 1:  # a new process takes a moment to become Postgres
-            raise Unreachable(f"{path}: PostgreSQL ended while starting: {_logged(path / 'log', 0)}")
+            return None
         if now > deadline:
             raise Unreachable(f"{path}: no connections after {START_SECONDS:.0f} s: {problem}")
         time.sleep(POLL_SECONDS)
