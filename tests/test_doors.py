@@ -70,7 +70,11 @@ def test_the_async_door_does_everything_else_too(database_url: str) -> None:
         assert record is not None
         assert record.text == "A single text."
         await collection.ingest(DOCUMENTS)
-        assert sorted(await collection.reindex(min_chunks=10)) == ["gin_metadata_1", "gin_words_1", "hnsw_1_1"]
+        assert sorted(await collection.reindex(min_chunks=10)) == [
+            "gin_metadata_1",
+            "gin_words_1",
+            "hnsw_1_1",
+        ]
         assert await collection.refresh_statistics() is True
         assert await collection.delete(record_id) == 1
         assert [each.deleted for each in await collection.history(record_id)] == [False, True]
