@@ -1,6 +1,6 @@
 """Two ingests of 50,000 chunks each into one collection at once: deadlocks, waits, and the statistics afterwards.
 
-    python benchmarks/concurrent_ingest.py PASSAGES.jsonl [CHUNKS]
+    python -m benchmarks.concurrent_ingest PASSAGES.jsonl [CHUNKS]
 
 A third connection samples pg_stat_activity for backends that wait for a lock. After `refresh_statistics()` the
 statistics are compared with those of one ingest of the same documents into another collection.

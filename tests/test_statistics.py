@@ -122,3 +122,18 @@ def test_a_chunk_of_very_many_words_is_kept_and_searchable(collection: Collectio
 def test_a_word_longer_than_postgres_indexes_is_passed_over(collection: Collection) -> None:
     collection.ingest(Document("x" * 5000 + " lighthouse", id="a"), chunk_size=10_000, chunk_overlap=0)
     assert collection.search("lighthouse", channels=("text",)).hits[0].record_id == "a"
+
+
+def test_a_very_large_collection_is_counted_by_a_sample(
+    engine: sa.Engine, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cayu_pg.sql.statistics.SAMPLE_ABOVE", 100)
+    monkeypatch.setattr("cayu_pg.sql.statistics.SAMPLE_SIZE", 50)
+    collection.ingest([Document(f"common word{number % 2}.", id=str(number)) for number in range(200)])
+    [(frequency, weight)] = rows(
+        engine, "SELECT document_frequency, max_weight FROM cayu.lexeme_statistics WHERE lexeme = 'common'"
+    )
+    assert frequency == 200
+    assert weight == pytest.approx(bm25.K1 + 1)
+    assert scalar(engine, "SELECT chunks FROM cayu.statistics_versions") == 200
+    assert not collection.search("common", channels="text").diagnostics.channels["text"].truncated

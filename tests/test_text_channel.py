@@ -113,7 +113,14 @@ def test_accents_are_folded_where_the_analyzer_says_so(store: Store, collection:
     assert found(folded, "creme brulee") == found(folded, "crème") == ["cafe"]
 
 
-def test_a_mistyped_word_stands_for_the_nearest_known_one(collection: Collection) -> None:
+@pytest.mark.parametrize("trigrams", [False, True])
+def test_a_mistyped_word_stands_for_the_nearest_known_one(
+    collection: Collection, engine: sa.Engine, trigrams: bool
+) -> None:
+    if trigrams:
+        with engine.begin() as connection:
+            connection.execute(sa.text('CREATE SCHEMA "tri grams"'))
+            connection.execute(sa.text('CREATE EXTENSION pg_trgm SCHEMA "tri grams"'))
     assert found(collection, "qiuck") == []
     result = collection.search("qiuck", channels="text", fuzzy=True)
     assert [hit.record_id for hit in result.hits] == ["fox"]

@@ -23,19 +23,35 @@ WHERE 4 * r.shared >= :count
 ORDER BY r.shared DESC, r.document_frequency DESC, r.lexeme LIMIT {most}"""
 
 
+_BY_TRIGRAMS = """
+SELECT s.lexeme, s.document_frequency
+FROM {schema}.lexeme_statistics s
+WHERE s.collection_id = :collection_id AND s.version = :version
+  AND char_length(s.lexeme) BETWEEN :shortest AND :longest
+ORDER BY {extension}.similarity(s.lexeme, :word) DESC, s.document_frequency DESC, s.lexeme LIMIT {most}"""
+
+_TRIGRAMS = """
+SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'pg_trgm'"""
+
+
 def corrections(
     conn: sa.Connection, t: Tables, collection_id: int, version: int, unknown: Sequence[str]
 ) -> dict[str, str]:
-    """The nearest known word for each unknown one that has a near one; one statement a word."""
-    statement = sa.text(_RESEMBLING.format(schema=quoted(t.schema), most=MAX_RESEMBLING))
+    """The nearest known word for each unknown one that has a near one; one statement a word.
+
+    Words that resemble it come by pg_trgm where that is installed, else by shared pairs of characters.
+    """
+    trigrams = conn.scalar(sa.text(_TRIGRAMS))
+    template = _RESEMBLING if trigrams is None else _BY_TRIGRAMS
+    names = {"schema": quoted(t.schema), "extension": quoted(trigrams or ""), "most": MAX_RESEMBLING}
+    statement = sa.text(template.format(**names))
     found = {}
     for word in [each for each in unknown if len(each) >= MIN_LENGTH][:MAX_WORDS]:
         pairs = pairs_of(word)
         binds = {
             "collection_id": collection_id,
             "version": version,
-            "pairs": pairs,
-            "count": len(pairs),
+            **({"pairs": pairs, "count": len(pairs)} if trigrams is None else {"word": word}),
             "shortest": len(word) - 2,
             "longest": len(word) + 2,
         }

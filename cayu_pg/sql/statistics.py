@@ -22,16 +22,20 @@ from cayu_pg.sql.tables import Tables, quoted
 
 REFRESH_SHARE = 0.2  # of the counted chunks that may be new before a refresh
 DRIFT_SHARE = 0.1  # of the average length
+SAMPLE_ABOVE = 3_000_000  # chunks; counting a million takes some 20 s
+SAMPLE_SIZE = 1_000_000
 FLIP_PATIENCE = 5.0  # seconds to wait for a moment without writers
 
 _COUNT_LEXEMES = """
 INSERT INTO {schema}.lexeme_statistics
        (collection_id, version, lexeme, tenant, document_frequency, max_weight)
-SELECT :collection_id, :version, w.lexeme, :tenant, count(*),
-       max(f.tf * (:k1 + 1) / (f.tf + :k1 * (1 - :b + :b * l.length / :average)))
+SELECT :collection_id, :version, w.lexeme, :tenant, count(*) * :every,
+       CASE WHEN :every > 1 THEN :k1 + 1
+            ELSE max(f.tf * (:k1 + 1) / (f.tf + :k1 * (1 - :b + :b * l.length / :average))) END
 FROM {schema}.chunk_lexemes l, unnest(l.tsv) w,
      LATERAL (SELECT cardinality(w.positions)\\:\\:float8 AS tf) f
 WHERE l.collection_id = :collection_id AND l.weights_version = :weights_version AND l.current
+  AND l.chunk_id % :every = 0
 GROUP BY w.lexeme"""
 
 
@@ -219,8 +223,17 @@ def _count_lexemes(
             "version": version.version,
             "weights_version": version.weights_version,
             "average": version.average_length,
+            "every": _sample_every(version.chunks),
         },
     )
+
+
+def _sample_every(chunks: int) -> int:
+    """Which share of the chunks is counted: all, or every n-th of a very large collection.
+
+    A sample cannot bound the largest weight of a word, so then the bound is that of the formula, k1 + 1.
+    """
+    return 1 if chunks <= SAMPLE_ABOVE else -(-chunks // SAMPLE_SIZE)
 
 
 def _flip(conn: sa.Connection, t: Tables, collection_id: int, version: StatisticsVersion) -> None:
