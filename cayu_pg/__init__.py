@@ -31,6 +31,8 @@ from cayu_pg.errors import (
     TooManyDeletions,
     Unreachable,
 )
+from cayu_pg.evaluating import EvaluationReport, JudgedQuery
+from cayu_pg.evaluation import Difference, Evaluation
 from cayu_pg.filters import from_mongo
 from cayu_pg.fused import (
     FusedChannelMatch,
@@ -80,6 +82,7 @@ from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.store import Collection, Store
 from cayu_pg.transcript import Transcript
 from cayu_pg.transcripts import StoredMessage
+from cayu_pg.tuning import TuningReport
 
 __version__ = "0.1.0"
 
@@ -99,9 +102,12 @@ __all__ = [
     "Conflict",
     "CrossEncoderReranker",
     "DatabaseError",
+    "Difference",
     "DimensionMismatch",
     "Document",
     "Embedder",
+    "Evaluation",
+    "EvaluationReport",
     "FilePart",
     "FusedChannelMatch",
     "FusedRetrievalCandidate",
@@ -114,6 +120,7 @@ __all__ = [
     "InvalidFilter",
     "InvalidInput",
     "InvalidStoredMessage",
+    "JudgedQuery",
     "Message",
     "MessageHit",
     "MessageRole",
@@ -153,6 +160,7 @@ __all__ = [
     "ToolCallPart",
     "ToolResultPart",
     "Transcript",
+    "TuningReport",
     "Unreachable",
     "WebSearchAPISource",
     "WebSearchAction",

@@ -13,6 +13,7 @@ from cayu_pg import bm25, revising
 from cayu_pg.analysis import analyzer_name
 from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder
 from cayu_pg.errors import InvalidInput, NotFound
+from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.ingesting import Cutting, IngestReport, Progress, ingest, refresh_if_due
 from cayu_pg.migrating import check_schema
 from cayu_pg.query import SearchResult
@@ -59,6 +60,9 @@ class CollectionState:
     tables: Tables
     row: CollectionRow
     embedder: Embedder = field(default_factory=SentenceTransformerEmbedder)
+    fusions: dict[str, WeightedReciprocalRankFusionConfig] = field(
+        default_factory=dict
+    )  # those loaded by name
 
 
 @dataclass(frozen=True)

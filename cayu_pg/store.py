@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
-from cayu_pg import bm25, operations
+from cayu_pg import bm25, named_fusions, operations
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput, Unreachable
+from cayu_pg.evaluating import (
+    EvaluationReport,
+    Queries,
+    SearchesDone,
+    evaluate_collection,
+    tune_collection,
+)
+from cayu_pg.evaluation import Qrels
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.ingesting import Cutting, IngestReport, Progress
 from cayu_pg.migrating import check_schema_name, migrate
@@ -33,6 +41,7 @@ from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive
 from cayu_pg.text_query import Mode
 from cayu_pg.transcript import Transcript
 from cayu_pg.transcripts import transcript_state
+from cayu_pg.tuning import TuningReport
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -315,7 +324,7 @@ class Collection:
         candidates: int = 100,
         mode: Mode = "any",
         fuzzy: bool = False,
-        fusion: WeightedReciprocalRankFusionConfig | None = None,
+        fusion: WeightedReciprocalRankFusionConfig | str | None = None,
         rerank: bool | Reranker = False,
         rerank_seconds: float | None = None,
         per_record: bool = False,
@@ -331,34 +340,30 @@ class Collection:
         `where` filters by metadata: a mapping (see `cayu_pg.filters`) or a condition on the columns of `chunks`.
         `candidates` is how many hits each channel may contribute. `mode` is what the text channel asks for: any word,
         all, the phrase, or web for quotes, minus and OR as in search boxes; `fuzzy` lets words that the collection does
-        not know stand for the nearest that it knows. `rerank` lets a cross-encoder order the fused
+        not know stand for the nearest that it knows. `fusion` is a configuration, or the name of a saved one, which by
+        default asks the channels that it weighs. `rerank` lets a cross-encoder order the fused
         candidates, unless that takes longer than `rerank_seconds`. `per_record` shows only the best passage of each
         record; `exact` goes past the approximate index; `max_distance` cuts the vector channel. `as_of` (a time with
         zone, or a sequence) searches what stood then, always exactly. `continuation` is that of an earlier result of
         the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
         """
-        request = operations.request_of(
-            self._state.store,
-            query,
-            {
-                "limit": limit if n_results is None else n_results,
-                "where": where,
-                "channels": channels,
-                "candidates": candidates,
-                "mode": mode,
-                "fuzzy": fuzzy,
-                "fusion": fusion,
-                "rerank": rerank,
-                "rerank_seconds": rerank_seconds,
-                "per_record": per_record,
-                "exact": exact,
-                "max_distance": max_distance,
-                "as_of": as_of,
-                "continuation": continuation,
-                "timeout": timeout,
-            },
-        )
-        return self._run(operations.search_collection(self._state, request))
+        options: SearchOptions = {
+            "limit": limit if n_results is None else n_results,
+            "where": where,
+            "channels": channels,
+            "candidates": candidates,
+            "mode": mode,
+            "fuzzy": fuzzy,
+            "rerank": rerank,
+            "rerank_seconds": rerank_seconds,
+            "per_record": per_record,
+            "exact": exact,
+            "max_distance": max_distance,
+            "as_of": as_of,
+            "continuation": continuation,
+            "timeout": timeout,
+        }
+        return self._run(named_fusions.search(self._state, query, fusion, options))
 
     def get(self, record_id: str, *, revision: int | None = None) -> Record | None:
         """The record now, or at a revision; None when it does not exist (there) or is deleted."""
@@ -436,6 +441,54 @@ class Collection:
     def index_progress(self) -> IndexProgress | None:
         """How far the build of an index is, for a thread or task beside that of `reindex`; None when there is none."""
         return self._run(operations.index_progress(self._state))
+
+    def save_fusion(self, name: str, config: WeightedReciprocalRankFusionConfig) -> str:
+        """Save a configuration for `search(fusion=name)`, in place of the one that had the name; its fingerprint."""
+        return self._run(named_fusions.save(self._state, name, config))
+
+    def fusion(self, name: str) -> WeightedReciprocalRankFusionConfig:
+        """The configuration saved under that name; read once, so that others' changes show in a new Collection.
+
+        Raises NotFound, and Conflict when somebody has changed the row by hand.
+        """
+        return self._run(named_fusions.load(self._state, name))
+
+    def evaluate(
+        self,
+        queries: Queries,
+        qrels: Qrels,
+        *,
+        fusions: Sequence[str] = (),
+        k: int = 10,
+        recall_k: int = 100,
+        progress: SearchesDone | None = None,
+    ) -> EvaluationReport:
+        """nDCG, recall, MRR, MAP and latency of each channel, of equal weights, and of the fusions of these names.
+
+        `queries` are texts by id, or JudgedQuery; `qrels` holds for each query the grades of records by their ids.
+        Each query is asked again for each channel and fusion.
+        """
+        steps = evaluate_collection(self._state, queries, qrels, fusions, k, recall_k, progress)
+        return self._run(steps)
+
+    def tune(
+        self,
+        queries: Queries,
+        qrels: Qrels,
+        *,
+        name: str | None = None,
+        held_out: Iterable[str] | None = None,
+        k: int = 10,
+        candidates: int = 100,
+        progress: SearchesDone | None = None,
+    ) -> TuningReport:
+        """Find the channel weights, k and feature weights with the best nDCG@`k`, and say whether that is a gain.
+
+        Tuned on some queries and checked on those `held_out`, by default every second one; without a gain beyond noise
+        the weights stay equal. With a `name` the outcome is saved for `search(fusion=name)`.
+        """
+        steps = tune_collection(self._state, queries, qrels, name, held_out, k, candidates, progress)
+        return self._run(steps)
 
     def refresh_statistics(self) -> bool:
         """Compute the word statistics anew; False when somebody else is at it."""

@@ -5,7 +5,7 @@ Pure: the channels are asked once, and every setting of the grid is tried on wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isclose, log2
@@ -137,7 +137,7 @@ def tune_recorded(
     recording: Recording,
     qrels: Qrels,
     *,
-    held_out: Collection[str] | None = None,
+    held_out: Iterable[str] | None = None,
     k: int = 10,
     candidates: int = 100,
     version: str = "tuned",

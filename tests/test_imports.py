@@ -21,8 +21,8 @@ LAYERS = {
     " texts web_evidence web_urls",
     "pure": "analysis bm25 context continuation evaluation fusion message_formats spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
-    "pipelines": "appending ingesting message_search migrating operations rag ranked_rows recall retrieval revising"
-    " search_request steps transcripts",
+    "pipelines": "appending beir evaluating ingesting message_search migrating named_fusions operations rag"
+    " ranked_rows recall retrieval revising search_request steps transcripts",
     "doors": "async_store async_transcript embedded settings store transcript",
     "package": "__init__",
     "command line": "__main__ cli",

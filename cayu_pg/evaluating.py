@@ -1,0 +1,201 @@
+"""Judged queries asked of a collection: to measure its channels and fusions, and to tune the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+from cayu_pg import named_fusions
+from cayu_pg.errors import InvalidInput
+from cayu_pg.evaluation import Difference, Evaluation, Latency, Qrels, evaluate, latency, paired_bootstrap
+from cayu_pg.fused import RetrievalFusionResult
+from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
+from cayu_pg.operations import CollectionState
+from cayu_pg.query import SearchResult
+from cayu_pg.search_request import CHANNELS, MAX_CANDIDATES, MAX_LIMIT, SearchOptions, Where
+from cayu_pg.steps import Steps
+from cayu_pg.tuning import TuningReport, record, tune_recorded
+
+EQUAL = "equal"  # what the fusion with equal weights is called in a report
+
+
+@dataclass(frozen=True)
+class JudgedQuery:
+    """A query that judgements name by its id; `where` narrows its search."""
+
+    id: str
+    text: str
+    where: Where | None = None
+
+
+Queries: TypeAlias = Mapping[str, str] | Iterable[JudgedQuery]
+SearchesDone: TypeAlias = Callable[[int, int], None]  # how many, and of how many
+
+
+class Measured(BaseModel):
+    """How one channel or fusion did, how long its searches took, and the fingerprint of its configuration."""
+
+    model_config = ConfigDict(frozen=True)
+
+    evaluation: Evaluation
+    latency: Latency
+    fingerprint: str
+
+
+class EvaluationReport(BaseModel):
+    """What each channel and fusion did by name; `equal` is the fusion with equal weights.
+
+    `differences` holds what each named fusion gains in nDCG over equal weights.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    collection: str
+    measured: dict[str, Measured]
+    differences: dict[str, Difference]
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """One way to ask the collection."""
+
+    name: str
+    channels: Sequence[str] = CHANNELS
+    fusion: WeightedReciprocalRankFusionConfig | str | None = None
+
+
+def evaluate_collection(
+    state: CollectionState,
+    queries: Queries,
+    qrels: Qrels,
+    fusions: Sequence[str],
+    k: int,
+    recall_k: int,
+    progress: SearchesDone | None,
+) -> Steps[EvaluationReport]:
+    """Ask every judged query of each channel, of equal weights, and of the fusions saved under these names."""
+    _check_depths(k=k, recall_k=recall_k)
+    judged = judged_queries(queries, qrels)
+    askings = [*(_Asking(name, (name,)) for name in CHANNELS), _Asking(EQUAL)]
+    askings += [_Asking(name, fusion=name) for name in _checked_names(fusions)]
+    grades = {query.id: qrels[query.id] for query in judged}
+    measured = {}
+    for number, asking in enumerate(askings):
+        report = _counter(progress, number * len(judged), len(askings) * len(judged))
+        rankings, times, fingerprint = yield from _ask_all(state, asking, judged, max(k, recall_k), report)
+        evaluation = evaluate(rankings, grades, k=k, recall_k=recall_k)
+        measured[asking.name] = Measured(
+            evaluation=evaluation, latency=latency(times), fingerprint=fingerprint
+        )
+    before = measured[EQUAL].evaluation.ndcgs()
+    differences = {
+        name: paired_bootstrap(before, measured[name].evaluation.ndcgs()) for name in dict.fromkeys(fusions)
+    }
+    return EvaluationReport(collection=state.row.name, measured=measured, differences=differences)
+
+
+def tune_collection(
+    state: CollectionState,
+    queries: Queries,
+    qrels: Qrels,
+    name: str | None,
+    held_out: Iterable[str] | None,
+    k: int,
+    candidates: int,
+    progress: SearchesDone | None,
+) -> Steps[TuningReport]:
+    """Tune on what the channels answer to the judged queries, and save the outcome under the name."""
+    _check_depths(k=k, candidates=candidates)
+    if name is not None:
+        _checked_names([name])
+    judged = judged_queries(queries, qrels)
+    results: dict[str, RetrievalFusionResult] = {}
+    for query in judged:
+        found = yield from _ask(state, _Asking("all", fusion=_everything(candidates)), query, 1, candidates)
+        results[query.id] = found.fusion
+        if progress is not None:
+            progress(len(results), len(judged))
+    report = tune_recorded(
+        record(results), qrels, held_out=held_out, k=k, candidates=candidates, version=name or "tuned"
+    )
+    if name is None:
+        return report
+    yield from named_fusions.save(state, name, report.config)
+    return report.model_copy(update={"name": name})
+
+
+def judged_queries(queries: Queries, qrels: Qrels) -> list[JudgedQuery]:
+    """The queries that have judgements, in their order; InvalidInput when there are none or ids repeat."""
+    if isinstance(queries, Mapping):
+        found = [JudgedQuery(id, text) for id, text in queries.items() if id in qrels]
+    else:
+        found = [query for query in queries if query.id in qrels]
+    if not found:
+        raise InvalidInput("queries", "at least one that qrels judges", "none")
+    if len({query.id for query in found}) < len(found):
+        raise InvalidInput("queries", "ids of their own", "one id twice")
+    return found
+
+
+def _ask_all(
+    state: CollectionState,
+    asking: _Asking,
+    judged: list[JudgedQuery],
+    limit: int,
+    report: Callable[[int], None],
+) -> Steps[tuple[dict[str, list[str]], list[float], str]]:
+    """The ranking of each query, the milliseconds each took, and the fingerprint of the configuration."""
+    rankings, times = {}, []
+    result = yield from _ask(state, asking, judged[0], limit, limit)  # loads the model and warms caches
+    for query in judged:
+        result = yield from _ask(state, asking, query, limit, limit)
+        rankings[query.id] = [hit.record_id for hit in result.hits]
+        times.append(result.diagnostics.total_milliseconds)
+        report(len(times))
+    return rankings, times, result.fusion.diagnostics.configuration_sha256
+
+
+def _ask(
+    state: CollectionState, asking: _Asking, query: JudgedQuery, limit: int, candidates: int
+) -> Steps[SearchResult]:
+    # Judgements are about documents, so each is ranked once, by its best chunk.
+    options: SearchOptions = {
+        "limit": limit,
+        "candidates": candidates,
+        "channels": asking.channels,
+        "where": query.where,
+        "per_record": True,
+    }
+    return (yield from named_fusions.search(state, query.text, asking.fusion, options))
+
+
+def _everything(candidates: int) -> WeightedReciprocalRankFusionConfig:
+    """A fusion that keeps every candidate of both channels."""
+    return WeightedReciprocalRankFusionConfig(
+        configuration_version="recording",
+        channel_weights=dict.fromkeys(CHANNELS, 1.0),
+        max_candidates_per_channel=candidates,
+        fused_head_limit=candidates * len(CHANNELS),
+    )
+
+
+def _counter(progress: SearchesDone | None, before: int, total: int) -> Callable[[int], None]:
+    return lambda done: None if progress is None else progress(before + done, total)
+
+
+def _checked_names(fusions: Sequence[str]) -> list[str]:
+    reserved = (*CHANNELS, EQUAL)
+    for name in fusions:
+        if name in reserved:
+            raise InvalidInput("fusion", f"a name other than {', '.join(reserved)}", repr(name))
+    return list(dict.fromkeys(fusions))
+
+
+def _check_depths(**depths: int) -> None:
+    for field, value in depths.items():
+        most = MAX_CANDIDATES if field == "candidates" else MAX_LIMIT
+        if type(value) is not int or not 1 <= value <= most:
+            raise InvalidInput(field, f"an int from 1 to {most}", repr(value)[:40])
