@@ -5,8 +5,10 @@ JSONB rows. Start with `Store` (or `AsyncStore`), `Collection.ingest` and `Colle
 """
 
 from cayu_pg.appending import AppendResult
-from cayu_pg.async_store import AsyncCollection, AsyncStore
+from cayu_pg.async_collection import AsyncCollection
+from cayu_pg.async_store import AsyncStore
 from cayu_pg.async_transcript import AsyncTranscript
+from cayu_pg.collection import Collection
 from cayu_pg.context import format_context
 from cayu_pg.embedding import Embedder, HashEmbedder, SentenceTransformerEmbedder
 from cayu_pg.errors import (
@@ -79,7 +81,7 @@ from cayu_pg.reranking import DEFAULT_RERANK_MODEL, CrossEncoderReranker, Rerank
 from cayu_pg.revising import SyncReport
 from cayu_pg.splitting import split_text
 from cayu_pg.sql.collections import CollectionSummary
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from cayu_pg.transcript import Transcript
 from cayu_pg.transcripts import StoredMessage
 from cayu_pg.tuning import TuningReport

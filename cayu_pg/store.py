@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
-from cayu_pg import bm25, named_fusions, operations
+from cayu_pg import bm25, operations
+from cayu_pg.collection import Collection
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput, Unreachable
-from cayu_pg.evaluating import (
-    EvaluationReport,
-    Queries,
-    SearchesDone,
-    evaluate_collection,
-    tune_collection,
-)
-from cayu_pg.evaluation import Qrels
-from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
-from cayu_pg.ingesting import Cutting, IngestReport, Progress
 from cayu_pg.migrating import check_schema_name, migrate
-from cayu_pg.operations import CollectionSettings, CollectionState, StoreState
+from cayu_pg.operations import CollectionSettings, StoreState
 from cayu_pg.query import SearchResult
-from cayu_pg.recall import RecallReport
-from cayu_pg.records import Record, Revision
 from cayu_pg.reranking import Reranker
-from cayu_pg.revising import SyncReport
-from cayu_pg.search_request import CHANNELS, SearchOptions, Where
+from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.sql.engine import open_engine
 from cayu_pg.sql.errors import translated
-from cayu_pg.sql.indexes import MIN_CHUNKS, IndexProgress
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive
-from cayu_pg.text_query import Mode
 from cayu_pg.transcript import Transcript
 from cayu_pg.transcripts import transcript_state
-from cayu_pg.tuning import TuningReport
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -191,7 +175,7 @@ class Store:
         """
         settings = CollectionSettings(text_config, analyzer, embedder, distance, quantization, k1, b)
         steps = operations.open_collection(self._state, self._tenant_or(tenant), name, settings, create)
-        return Collection(self, self._run(steps))
+        return Collection(self._run, self._run(steps))
 
     def collections(self) -> list[CollectionSummary]:
         """The tenant's collections by name, with what they hold."""
@@ -276,224 +260,3 @@ def _connection_of(session: object) -> sa.Connection:
     if not isinstance(found, sa.Connection):
         raise InvalidInput("connection", "a SQLAlchemy Connection or Session", type(session).__name__)
     return found
-
-
-class Collection:
-    """One searchable set of documents."""
-
-    def __init__(self, store: Store, state: CollectionState) -> None:
-        self._run = store._run
-        self._state = state
-
-    @property
-    def name(self) -> str:
-        """What the collection is called in its tenant."""
-        return self._state.row.name
-
-    @property
-    def chunks(self) -> sa.Table:
-        """The table `chunks`, whose columns record_id, metadata, text and content_hash a `where` may use."""
-        return self._state.tables.chunks
-
-    def ingest(
-        self,
-        documents: object,
-        *,
-        chunk_size: int = 1000,
-        chunk_overlap: int = 200,
-        separators: list[str] | None = None,
-        length_function: Callable[[str], int] = len,
-        on_error: Literal["raise", "skip"] = "raise",
-        progress: Progress | None = None,
-    ) -> IngestReport:
-        """Bring documents into the collection: texts, Documents or mappings, one or an iterable of any length.
-
-        Only what differs from what is stored is embedded and written, in batches that commit one by one. With
-        `on_error="skip"` a bad document is reported and the rest goes on. Raises InvalidInput.
-        """
-        cutting = Cutting(chunk_size, chunk_overlap, separators, length_function)
-        return self._run(operations.ingest_documents(self._state, documents, cutting, on_error, progress))
-
-    def search(
-        self,
-        query: str,
-        *,
-        limit: int = 10,
-        where: Where | None = None,
-        channels: Sequence[str] = CHANNELS,
-        candidates: int = 100,
-        mode: Mode = "any",
-        fuzzy: bool = False,
-        fusion: WeightedReciprocalRankFusionConfig | str | None = None,
-        rerank: bool | Reranker = False,
-        rerank_seconds: float | None = None,
-        per_record: bool = False,
-        exact: bool = False,
-        max_distance: float | None = None,
-        as_of: int | datetime | None = None,
-        continuation: str | None = None,
-        timeout: float | None = None,
-        n_results: int | None = None,
-    ) -> SearchResult:
-        """The `limit` best passages for a question, from both channels fused.
-
-        `where` filters by metadata: a mapping (see `cayu_pg.filters`) or a condition on the columns of `chunks`.
-        `candidates` is how many hits each channel may contribute. `mode` is what the text channel asks for: any word,
-        all, the phrase, or web for quotes, minus and OR as in search boxes; `fuzzy` lets words that the collection does
-        not know stand for the nearest that it knows. `fusion` is a configuration, or the name of a saved one, which by
-        default asks the channels that it weighs. `rerank` lets a cross-encoder order the fused
-        candidates, unless that takes longer than `rerank_seconds`. `per_record` shows only the best passage of each
-        record; `exact` goes past the approximate index; `max_distance` cuts the vector channel. `as_of` (a time with
-        zone, or a sequence) searches what stood then, always exactly. `continuation` is that of an earlier result of
-        the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
-        """
-        options: SearchOptions = {
-            "limit": limit if n_results is None else n_results,
-            "where": where,
-            "channels": channels,
-            "candidates": candidates,
-            "mode": mode,
-            "fuzzy": fuzzy,
-            "rerank": rerank,
-            "rerank_seconds": rerank_seconds,
-            "per_record": per_record,
-            "exact": exact,
-            "max_distance": max_distance,
-            "as_of": as_of,
-            "continuation": continuation,
-            "timeout": timeout,
-        }
-        return self._run(named_fusions.search(self._state, query, fusion, options))
-
-    def get(self, record_id: str, *, revision: int | None = None) -> Record | None:
-        """The record now, or at a revision; None when it does not exist (there) or is deleted."""
-        return self._run(operations.get_record(self._state, record_id, revision))
-
-    def history(self, record_id: str) -> list[Revision]:
-        """Every revision of the record, oldest first."""
-        return self._run(operations.record_history(self._state, record_id))
-
-    def delete(self, record_ids: str | Sequence[str]) -> int:
-        """Take records out of search, their history kept; how many there were."""
-        return self._run(operations.delete(self._state, record_ids))
-
-    def sync(
-        self,
-        documents: object,
-        *,
-        scope: Where | None = None,
-        dry_run: bool = False,
-        max_delete: float = 0.2,
-        chunk_size: int = 1000,
-        chunk_overlap: int = 200,
-        separators: list[str] | None = None,
-        length_function: Callable[[str], int] = len,
-    ) -> SyncReport:
-        """Ingest the documents, then delete the records that are not among them.
-
-        `scope` is a filter that says which records the source answers for, None all. Raises TooManyDeletions, and
-        deletes nothing, when more than the share `max_delete` of them would go. `dry_run` only tells.
-        """
-        cutting = Cutting(chunk_size, chunk_overlap, separators, length_function)
-        steps = operations.sync_documents(self._state, documents, cutting, scope, dry_run, max_delete)
-        return self._run(steps)
-
-    def restore(self, record_id: str, revision: int) -> int:
-        """Make what a revision said current again, as a new revision; its number. Raises NotFound."""
-        return self._run(operations.restore(self._state, record_id, revision))
-
-    def prune(self, *, keep_last: int | None = None, older_than: datetime | None = None) -> int:
-        """Delete revisions that are not current: all but the last `keep_last`, those that ended before `older_than`.
-
-        Given both, those that meet both. How many went; searches as of before then raise HistoryPruned.
-        """
-        return self._run(operations.prune(self._state, keep_last, older_than))
-
-    def erase(self, record_ids: str | Sequence[str]) -> int:
-        """Delete records for good, with every revision, chunk, vector and word; how many there were."""
-        return self._run(operations.erase(self._state, record_ids))
-
-    def count(self) -> int:
-        """How many records there are."""
-        return self._run(operations.count(self._state))
-
-    def records(self, *, after: str | None = None, limit: int = 100) -> list[Record]:
-        """A page of records in the order of their ids, from behind the id `after`."""
-        return self._run(operations.records(self._state, after, limit))
-
-    def store(self, content: str) -> str:
-        """Ingest one text; the id of its record."""
-        return self._run(operations.store_text(self._state, content))
-
-    def list_all(self) -> list[str]:
-        """The texts of all records in the order of their ids."""
-        return self._run(operations.list_all(self._state))
-
-    def reindex(self, *, min_chunks: int = MIN_CHUNKS, timeout: float | None = None) -> list[str]:
-        """Build the indexes that a collection of this size wants and lacks; the names of those built.
-
-        Searches and writers go on meanwhile; a build that broke off is done anew. Waits while another reindex of the
-        store is at work. `timeout` is in seconds, for each index. Needs a connection to the server itself, or to a
-        pooler in session mode.
-        """
-        return self._run(operations.reindex(self._state, min_chunks, timeout))
-
-    def index_progress(self) -> IndexProgress | None:
-        """How far the build of an index is, for a thread or task beside that of `reindex`; None when there is none."""
-        return self._run(operations.index_progress(self._state))
-
-    def save_fusion(self, name: str, config: WeightedReciprocalRankFusionConfig) -> str:
-        """Save a configuration for `search(fusion=name)`, in place of the one that had the name; its fingerprint."""
-        return self._run(named_fusions.save(self._state, name, config))
-
-    def fusion(self, name: str) -> WeightedReciprocalRankFusionConfig:
-        """The configuration saved under that name; read once, so that others' changes show in a new Collection.
-
-        Raises NotFound, and Conflict when somebody has changed the row by hand.
-        """
-        return self._run(named_fusions.load(self._state, name))
-
-    def evaluate(
-        self,
-        queries: Queries,
-        qrels: Qrels,
-        *,
-        fusions: Sequence[str] = (),
-        k: int = 10,
-        recall_k: int = 100,
-        progress: SearchesDone | None = None,
-    ) -> EvaluationReport:
-        """nDCG, recall, MRR, MAP and latency of each channel, of equal weights, and of the fusions of these names.
-
-        `queries` are texts by id, or JudgedQuery; `qrels` holds for each query the grades of records by their ids.
-        Each query is asked again for each channel and fusion.
-        """
-        steps = evaluate_collection(self._state, queries, qrels, fusions, k, recall_k, progress)
-        return self._run(steps)
-
-    def tune(
-        self,
-        queries: Queries,
-        qrels: Qrels,
-        *,
-        name: str | None = None,
-        held_out: Iterable[str] | None = None,
-        k: int = 10,
-        candidates: int = 100,
-        progress: SearchesDone | None = None,
-    ) -> TuningReport:
-        """Find the channel weights, k and feature weights with the best nDCG@`k`, and say whether that is a gain.
-
-        Tuned on some queries and checked on those `held_out`, by default every second one; without a gain beyond noise
-        the weights stay equal. With a `name` the outcome is saved for `search(fusion=name)`.
-        """
-        steps = tune_collection(self._state, queries, qrels, name, held_out, k, candidates, progress)
-        return self._run(steps)
-
-    def refresh_statistics(self) -> bool:
-        """Compute the word statistics anew; False when somebody else is at it."""
-        return self._run(operations.refresh_statistics(self._state))
-
-    def measure_recall(self, *, sample: int = 100, k: int = 10, where: Where | None = None) -> RecallReport:
-        """How much of the exact answer the vector index finds, asked with `sample` stored vectors."""
-        return self._run(operations.recall(self._state, sample, k, where))

@@ -12,10 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from cayu_pg.async_store import AsyncCollection, AsyncStore
+from cayu_pg.async_collection import AsyncCollection
+from cayu_pg.async_store import AsyncStore
+from cayu_pg.collection import Collection
 from cayu_pg.errors import InvalidInput, Unreachable
 from cayu_pg.records import Document
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, scalar
 
 R = TypeVar("R")

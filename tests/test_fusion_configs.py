@@ -15,11 +15,12 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from cayu_pg.async_store import AsyncStore
+from cayu_pg.collection import Collection
 from cayu_pg.errors import Conflict, InvalidInput, NotFound
 from cayu_pg.evaluating import JudgedQuery
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.records import Document
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import statements_of
 
 ROOT = Path(__file__).parent.parent

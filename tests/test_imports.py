@@ -23,7 +23,7 @@ LAYERS = {
     "models and sql": "embedding reranking sql",
     "pipelines": "appending beir evaluating ingesting message_search migrating named_fusions operations rag"
     " ranked_rows recall retrieval revising search_request steps transcripts",
-    "doors": "async_store async_transcript embedded settings store transcript",
+    "doors": "async_collection async_store async_transcript collection embedded settings store transcript",
     "package": "__init__",
     "command line": "__main__ cli",
 }

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from cayu_pg.async_store import AsyncStore
 from cayu_pg.cli import main, printing
+from cayu_pg.collection import Collection
 from cayu_pg.embedding import HashEmbedder
 from cayu_pg.errors import InvalidInput, MissingExtension, QueryCanceled
 from cayu_pg.migrating import migrate
@@ -22,7 +23,7 @@ from cayu_pg.records import Document
 from cayu_pg.sql import indexes, settings
 from cayu_pg.sql.engine import Extension, require_extension
 from cayu_pg.sql.indexes import IndexProgress
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import rows, scalar, statements_of
 
 SIZE = 120

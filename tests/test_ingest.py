@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from cayu_pg.collection import Collection
 from cayu_pg.errors import CayuPgError, InvalidInput
 from cayu_pg.ingesting import IngestProgress
 from cayu_pg.records import Document
 from cayu_pg.sql import batches
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, rows, scalar
 
 PARAGRAPHS = [

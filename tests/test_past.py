@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from cayu_pg.collection import Collection
 from cayu_pg.errors import HistoryPruned, InvalidInput, NotFound, TooManyDeletions
 from cayu_pg.records import Document
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, rows, scalar
 
 TABLES = (

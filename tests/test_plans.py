@@ -11,11 +11,12 @@ import pytest
 import sqlalchemy as sa
 from psycopg import sql
 
+from cayu_pg.collection import Collection
 from cayu_pg.embedding import HashEmbedder
 from cayu_pg.migrating import migrate
 from cayu_pg.records import Document
 from cayu_pg.sql.lexemes import insert_lexemes
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.conftest import new_database
 
 SERVERS = ["server_url", "postgres16_url"]

@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from cayu_pg.collection import Collection
 from cayu_pg.errors import InvalidInput
 from cayu_pg.records import Document
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import CountingEmbedder
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from cayu_pg.collection import Collection
 from cayu_pg.errors import InvalidInput, NotFound, QueryCanceled
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.records import Document
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, rows, statements_of
 
 DOCUMENTS = [

@@ -4,9 +4,10 @@ import pytest
 import sqlalchemy as sa
 
 from cayu_pg import bm25
+from cayu_pg.collection import Collection
 from cayu_pg.records import Document
 from cayu_pg.sql.statistics import _lock_key
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, rows, scalar
 
 WORDS = [f"word{number}" for number in range(60)]

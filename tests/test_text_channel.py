@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cayu_pg import bm25
+from cayu_pg.collection import Collection
 from cayu_pg.errors import InvalidInput
 from cayu_pg.records import Document
 from cayu_pg.spelling import edits, nearest
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from cayu_pg.text_query import Clause, Mode, text_query
 from tests.stores import CountingEmbedder, rows, scalar, statements_of
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from cayu_pg.collection import Collection
 from cayu_pg.errors import InvalidFilter, InvalidInput, StaleContinuation
 from cayu_pg.records import Document
 from cayu_pg.sql import vector_channel
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, rows, statements_of
 
 SIZE = 3_000

@@ -13,6 +13,7 @@ from typing import Any
 from cayu_pg import embedded
 from cayu_pg.cli import printing
 from cayu_pg.cli.reading import find_files, read_file
+from cayu_pg.collection import Collection
 from cayu_pg.embedding import Embedder, HashEmbedder, SentenceTransformerEmbedder
 from cayu_pg.errors import CayuPgError, InvalidInput
 from cayu_pg.ingesting import IngestReport
@@ -20,7 +21,7 @@ from cayu_pg.migrating import migrate
 from cayu_pg.query import SearchResult
 from cayu_pg.records import Document
 from cayu_pg.sql.indexes import MIN_CHUNKS
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 
 
 def open_store(options: Namespace) -> Store:

@@ -8,12 +8,13 @@ from argparse import Namespace
 from pydoc_data.topics import topics
 
 from cayu_pg.cli import commands, printing
+from cayu_pg.collection import Collection
 from cayu_pg.embedding import SentenceTransformerEmbedder
 from cayu_pg.ingesting import IngestReport
 from cayu_pg.migrating import migrate
 from cayu_pg.query import SearchResult
 from cayu_pg.records import Document
-from cayu_pg.store import Collection, Store
+from cayu_pg.store import Store
 
 COLLECTION = "python-reference"
 QUESTIONS = (
