@@ -50,8 +50,9 @@ def new_chunk_ids(conn: sa.Connection, t: Tables, count: int) -> list[int]:
     """Keys for `count` new chunks."""
     if count == 0:
         return []
-    following = t.sequence("chunk_id_seq").next_value()
-    return list(conn.scalars(sa.select(following).select_from(sa.func.generate_series(1, count))))
+    return list(
+        conn.scalars(sa.select(t.next_of("chunk_id_seq")).select_from(sa.func.generate_series(1, count)))
+    )
 
 
 def retire_chunks(

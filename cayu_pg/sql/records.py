@@ -105,7 +105,7 @@ def sequence_at(conn: sa.Connection, t: Tables, collection_id: int, as_of: int |
 
 def next_batch(conn: sa.Connection, t: Tables) -> int:
     """A key for the write that begins."""
-    return int(conn.scalar(sa.select(t.sequence("batch_id_seq").next_value())) or 0)
+    return int(conn.scalar(sa.select(t.next_of("batch_id_seq"))) or 0)
 
 
 def finish_batch(

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, JSONB, TSVECTOR, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, JSONB, REGCLASS, TSVECTOR, UUID
 from sqlalchemy.types import UserDefinedType
 
 DEFAULT_SCHEMA = "cayu"
@@ -75,9 +75,11 @@ class Tables:
         """The extension's operator spelled so that no search path is needed."""
         return f"OPERATOR({quoted(self.extension_schema)}.{symbol})"
 
-    def sequence(self, name: str) -> sa.Sequence:
-        """One of the schema's sequences."""
-        return sa.Sequence(name, schema=self.schema, metadata=self.metadata)
+    def next_of(self, sequence: str) -> sa.ColumnElement[int]:
+        """The next number of one of the schema's sequences."""
+        # SQLAlchemy caches next_value() by the name alone: stores of two schemas on one engine would share it.
+        name = f"{quoted(self.schema)}.{quoted(sequence)}"
+        return sa.func.nextval(sa.cast(sa.literal(name, sa.Text), REGCLASS), type_=sa.BigInteger)
 
 
 def quoted(identifier: str) -> str:
