@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from argparse import Namespace
 from pydoc_data.topics import topics
 
@@ -36,7 +37,8 @@ def run_demo(options: Namespace) -> int:
         if options.json:
             print(json.dumps(_facts(first, results, again)))
         else:
-            _show(store, options.schema, first, results, again)
+            _show(first, results, again)
+            _show_rows(store, options)
     return 0
 
 
@@ -65,9 +67,7 @@ def _facts(first: IngestReport, results: list[SearchResult], again: IngestReport
     }
 
 
-def _show(
-    store: Store, schema: str, first: IngestReport, results: list[SearchResult], again: IngestReport
-) -> None:
+def _show(first: IngestReport, results: list[SearchResult], again: IngestReport) -> None:
     print("Python's language reference, from the Python that runs this:")
     printing.print_report(first, 0)
     for result in results:
@@ -75,8 +75,14 @@ def _show(
         printing.print_hits(result)
     print("\nThe same ingest again writes nothing and embeds nothing:")
     printing.print_report(again, 0)
+
+
+def _show_rows(store: Store, options: Namespace) -> None:
     print("\nEverything is rows. Look at them with:")
-    print(f"  {psql_line(store, schema)}")
+    if not options.url:  # the embedded server stops with its last user
+        data = "" if options.data is None else f" --data {options.data}"
+        print(f"  {sys.argv[0]} embedded start{data}")
+    print(f"  {psql_line(store, options.schema)}")
 
 
 def psql_line(store: Store, schema: str) -> str:
