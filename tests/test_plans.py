@@ -204,7 +204,7 @@ def test_unfiltered_vector_search_walks_the_index_and_sorts_its_candidates_only(
 def test_a_filter_that_many_pass_leaves_the_walk_to_the_index(
     store: Store, large: Collection, plan: Any
 ) -> None:
-    sent = sent_by(store, large, "passage topic7", channels="vector", where={"third": 1})
+    sent = sent_by(store, large, "passage topic7", channels="vector", where={"third": 1}, candidates=40)
     found = plan(store, sent)
     assert name_of(large, "vectors") in used(found)
     assert scanned(found) == set()

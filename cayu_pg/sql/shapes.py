@@ -18,7 +18,7 @@ from cayu_pg.sql.tables import Tables, quoted
 
 PER_RECORD_OVERSAMPLING = 4  # chunks fetched from HNSW per record asked for, before the fallback to exact
 QUANTIZED_OVERSAMPLING = 4  # chunks fetched by one-bit vectors per candidate, to be scored again
-_SCAN_COST_RATIO = 10  # one step of HNSW costs about as much as ten distances of a scan
+_SCAN_COST_RATIO = 30  # a step of HNSW with a filter costs about as much as so many rows of a scan, measured
 
 Where = sa.ColumnElement[bool] | None
 
