@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from cayu_pg import Store, migrate
+import pytest
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from cayu_pg import Document, HashEmbedder, Store, migrate
+from cayu_pg.errors import Conflict, DimensionMismatch, NotFound
 from cayu_pg.sql.engine import open_engine
-from tests.stores import CountingEmbedder, rows
+from tests.stores import CountingEmbedder, rows, scalar
+
+
+def wait_for_lock(engine: sa.Engine) -> None:
+    """Until some statement waits for a lock."""
+    deadline = time.monotonic() + 10
+    while not scalar(engine, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_stores_of_two_schemas_on_one_engine_number_their_rows_apart(
@@ -20,3 +35,85 @@ def test_stores_of_two_schemas_on_one_engine_number_their_rows_apart(
     Store(later, schema="other", embedder=CountingEmbedder()).collection("notes").ingest(["three", "four"])
     later.dispose()
     assert rows(engine, "SELECT chunk_id FROM other.chunks ORDER BY 1") == [(1,), (2,), (3,)]
+
+
+def test_a_second_model_is_refused_by_whoever_knew_the_collection_empty(engine: sa.Engine) -> None:
+    store = Store(engine)
+    early = store.collection("notes", embedder=HashEmbedder(16))
+    store.collection("notes", embedder=HashEmbedder(32)).ingest(["one"])
+    with pytest.raises(DimensionMismatch, match="hash-32 with 32 dimensions"):
+        early.ingest(["two"])
+    assert early.list_all() == ["one"]
+
+
+def test_a_second_model_is_refused_when_both_write_first(engine: sa.Engine) -> None:
+    store = Store(engine)
+    other = store.collection("notes", embedder=HashEmbedder(16))
+
+    class Late(HashEmbedder):
+        def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            other.ingest(["one"])  # between the look at the collection and the write
+            return super().encode_documents(texts)
+
+    with pytest.raises(DimensionMismatch, match="hash-16 with 16 dimensions"):
+        store.collection("notes", embedder=Late(32)).ingest(["two"])
+    assert scalar(engine, "SELECT array_agg(vector_dims(embedding)) FROM cayu.chunk_embeddings") == [16]
+
+
+def test_a_text_that_comes_back_in_the_first_ingest_is_current_again(engine: sa.Engine) -> None:
+    notes = Store(engine, embedder=CountingEmbedder()).collection("notes")
+    report = notes.ingest([Document("one", "a"), Document("two", "a"), Document("one", "a")])
+    assert (report.records_added, report.records_changed) == (1, 2)
+    assert [each.text for each in notes.history("a")] == ["one", "two", "one"]
+    assert set(notes.search("one").texts) == {"one"}
+
+
+def test_an_ingest_is_repeated_after_its_transaction_was_rolled_back(engine: sa.Engine) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    store.collection("notes")
+    with engine.connect() as connection:
+        notes = store.using(connection).collection("notes")
+        notes.ingest(["one"])
+        connection.rollback()
+        assert notes.ingest(["one"]).records_added == 1
+        connection.commit()
+    assert store.collection("notes").search("one").texts == ["one"]
+
+
+def test_writers_to_a_dropped_collection_are_told_so(engine: sa.Engine) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    notes = store.collection("notes")
+    notes.ingest(["one"])
+    store.drop_collection("notes")
+    for write in (lambda: notes.ingest(["two"]), lambda: notes.delete("a"), lambda: notes.erase("a")):
+        with pytest.raises(NotFound, match="no collection named 'notes'"):
+            write()
+
+
+def test_a_collection_is_dropped_behind_an_open_ingest_without_a_deadlock(engine: sa.Engine) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    notes = store.collection("notes")
+    notes.ingest([Document("a", "a"), Document("b", "b")])
+    with ThreadPoolExecutor() as pool, engine.connect() as connection:
+        inside = store.using(connection).collection("notes")
+        inside.ingest([Document("new", "new")])
+        dropped = pool.submit(store.drop_collection, "notes")
+        wait_for_lock(engine)
+        inside.ingest([Document("a, changed", "a"), Document("b, changed", "b")])
+        inside.delete("b")
+        connection.commit()
+        assert dropped.result(10)
+    assert scalar(engine, "SELECT count(*) FROM cayu.chunks") == 0
+
+
+def test_words_weighted_by_statistics_of_an_old_snapshot_are_refused(engine: sa.Engine) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    notes = store.collection("notes")
+    notes.ingest(["one"])
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        stale = store.using(connection).collection("notes")
+        with engine.begin() as other:
+            other.execute(sa.text("UPDATE cayu.statistics_versions SET average_length = 9"))
+        assert notes.refresh_statistics()
+        with pytest.raises(Conflict):
+            stale.ingest(["two"])

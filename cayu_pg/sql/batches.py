@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cayu_pg.analysis import MAX_ANALYZED, analyze, overlong_words
 from cayu_pg.records import PreparedDocument
 from cayu_pg.sql.chunks import new_chunk_ids, refresh_metadata, retire_chunks, revive_chunks, stored_chunks
-from cayu_pg.sql.collections import CollectionRow
+from cayu_pg.sql.collections import CollectionRow, lock_collection
 from cayu_pg.sql.copy import Kind, copy_rows
 from cayu_pg.sql.embeddings import chunks_without_vector, write_vectors
 from cayu_pg.sql.lexemes import insert_lexemes
@@ -107,6 +107,7 @@ def write_batch(
     MissingVectors when a vector to be reused is gone.
     """
     lock_weights_shared(conn, collection.collection_id)
+    collection = lock_collection(conn, t, collection)
     known = lock_records(conn, t, collection, {each.record_id: each.record_type for each in documents})
     counts = BatchCounts()
     change = _compare(conn, t, collection, documents, known, counts)
@@ -279,6 +280,7 @@ def delete_records(
 ) -> int:
     """Take records out of search and write that down as a revision without text; how many there were."""
     lock_weights_shared(conn, collection.collection_id)
+    lock_collection(conn, t, collection)
     known = known_records(conn, t, collection.collection_id, record_ids, lock=True)
     present = {record_id: each for record_id, each in known.items() if each.digest is not None}
     if not present:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from cayu_pg.errors import InvalidInput
+from cayu_pg.errors import InvalidInput, NotFound
 from cayu_pg.sql.tables import Tables
 
 
@@ -196,6 +196,9 @@ class CollectionSummary:
 
 def delete_collection(conn: sa.Connection, t: Tables, collection_id: int) -> None:
     """Delete a collection with everything in it, table by table, so that no cascade works row by row."""
+    c = t.collections
+    # First, for writers hold their rows in another order; they wait here, and find no collection.
+    conn.execute(sa.select(c.c.id).where(c.c.id == collection_id).with_for_update())
     for table in (
         t.chunk_lexemes,
         t.chunk_embeddings,
@@ -210,7 +213,37 @@ def delete_collection(conn: sa.Connection, t: Tables, collection_id: int) -> Non
         t.embedding_spaces,
     ):
         conn.execute(sa.delete(table).where(table.c.collection_id == collection_id))
-    conn.execute(sa.delete(t.collections).where(t.collections.c.id == collection_id))
+    conn.execute(sa.delete(c).where(c.c.id == collection_id))
+
+
+def lock_collection(conn: sa.Connection, t: Tables, collection: CollectionRow) -> CollectionRow:
+    """The collection with the space that is active now; nobody drops it until the transaction ends.
+
+    What a caller remembers may have been rolled back or switched since. NotFound when it was dropped.
+    """
+    c = t.collections
+    isolation = sa.func.current_setting("transaction_isolation").label("isolation")
+    here = sa.select(c.c.active_space_id, isolation).where(c.c.id == collection.collection_id)
+    # KEY SHARE: of all that others do to the row, only a drop waits.
+    row = conn.execute(here.with_for_update(read=True, key_share=True)).one_or_none()
+    if row is None:
+        raise NotFound("collection", collection.name)
+    if row.isolation != "read committed":
+        # A snapshot of the caller's may hide that other statistics are active by now; SHARE is refused then.
+        conn.execute(here.with_for_update(read=True))
+    if row.active_space_id == (None if collection.space is None else collection.space.space_id):
+        return collection
+    return replace(collection, space=_active_space(conn, t, collection.collection_id))
+
+
+def _active_space(conn: sa.Connection, t: Tables, collection_id: int) -> Space | None:
+    c, s = t.collections, t.embedding_spaces
+    row = conn.execute(
+        sa.select(s.c.space_id, s.c.model, s.c.dimensions, s.c.distance, s.c.quantization)
+        .join(c, (c.c.id == s.c.collection_id) & (c.c.active_space_id == s.c.space_id))
+        .where(s.c.collection_id == collection_id)
+    ).one_or_none()
+    return None if row is None else Space(*row)
 
 
 def ensure_space(
@@ -220,13 +253,9 @@ def ensure_space(
     c, s = t.collections, t.embedding_spaces
     # NO KEY UPDATE: foreign key checks of other writers go on.
     conn.execute(sa.select(c.c.id).where(c.c.id == collection.collection_id).with_for_update(key_share=True))
-    found = conn.execute(
-        sa.select(s.c.space_id, s.c.model, s.c.dimensions, s.c.distance, s.c.quantization)
-        .join(c, (c.c.id == s.c.collection_id) & (c.c.active_space_id == s.c.space_id))
-        .where(s.c.collection_id == collection.collection_id)
-    ).one_or_none()
+    found = _active_space(conn, t, collection.collection_id)
     if found is not None:
-        return Space(*found)
+        return found
     facts = (model, dimensions, collection.distance, collection.quantization)
     space_id = conn.execute(
         sa.insert(s)

@@ -8,6 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from cayu_pg.errors import DimensionMismatch
 from cayu_pg.sql.collections import CollectionRow, Space, ensure_space
 from cayu_pg.sql.copy import copy_embeddings
 from cayu_pg.sql.tables import Tables, one_of, quoted
@@ -85,6 +86,7 @@ def write_vectors(
     space = collection.space or _first_space(conn, t, collection, model, wanting, vectors)
     given = [pair for pair in wanting if pair[1] in vectors]
     if given:
+        _check_model(space, collection, model, len(vectors[given[0][1]]))
         copy_embeddings(
             conn,
             t.chunk_embeddings,
@@ -96,6 +98,16 @@ def write_vectors(
         )
     _reuse_vectors(conn, t, collection, space, [pair for pair in wanting if pair[1] not in vectors])
     return len({hashed for _, hashed in given})
+
+
+def _check_model(space: Space, collection: CollectionRow, model: str, dimensions: int) -> None:
+    """Refuse vectors of another model: who embedded these may have seen a collection without a space."""
+    if (space.model, space.dimensions) != (model, dimensions):
+        raise DimensionMismatch(
+            "embedder",
+            f"{space.model} with {space.dimensions} dimensions, which made the vectors of {collection.name!r}",
+            f"{model} with {dimensions} dimensions",
+        )
 
 
 def _first_space(

@@ -8,7 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from cayu_pg.records import Piece, PreparedDocument
-from cayu_pg.sql.collections import CollectionRow
+from cayu_pg.sql.collections import CollectionRow, lock_collection
 from cayu_pg.sql.records import finish_batch, known_records, next_batch
 from cayu_pg.sql.statistics import lock_weights_shared
 from cayu_pg.sql.tables import Tables, one_of, quoted
@@ -61,6 +61,7 @@ def prune(
     The horizon moves to where the newest of them ended: before it the past is no longer whole. How many went.
     """
     lock_weights_shared(conn, collection.collection_id)
+    lock_collection(conn, t, collection)
     binds = {**collection.key, "keep_last": keep_last, "older_than": older_than}
     pruned, horizon = conn.execute(_text(t, _PRUNE), binds).one()
     if not pruned:
@@ -76,6 +77,7 @@ def prune(
 def erase(conn: sa.Connection, t: Tables, collection: CollectionRow, record_ids: Sequence[str]) -> int:
     """Delete records with every revision, chunk, vector and word of theirs; how many there were."""
     lock_weights_shared(conn, collection.collection_id)
+    lock_collection(conn, t, collection)
     known = known_records(conn, t, collection.collection_id, record_ids, lock=True)
     if not known:
         return 0
