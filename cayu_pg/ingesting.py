@@ -19,7 +19,7 @@ from cayu_pg.retrieval import check_embedder
 from cayu_pg.splitting import split_spans
 from cayu_pg.sql import statistics
 from cayu_pg.sql.batches import BatchCounts, write_batch
-from cayu_pg.sql.collections import CollectionRow
+from cayu_pg.sql.collections import CollectionRow, find_collection
 from cayu_pg.sql.embeddings import MissingVectors, embedded_hashes
 from cayu_pg.sql.indexes import analyze_tables
 from cayu_pg.sql.records import known_records
@@ -131,6 +131,9 @@ def ingest(
     batches = prepared_batches(iterate(documents), cutting, on_error)
     while (batch := (yield from compute(next, batches, None))) is not None:
         tally.refused += batch.refused
+        if collection.space is None:  # before anybody's first batch; then equal texts can share vectors
+            seen = yield from read(find_collection, t, collection.tenant, collection.name)
+            collection = seen or collection
         tally.add((yield from ingest_batch(t, collection, embedder, batch.documents)))
         tally.documents += len(batch.documents) + len(batch.refused)
         tally.chunks += sum(len(each.pieces) for each in batch.documents)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 from numpy.typing import NDArray
@@ -66,6 +67,13 @@ def test_a_text_that_comes_back_in_the_first_ingest_is_current_again(engine: sa.
     assert (report.records_added, report.records_changed) == (1, 2)
     assert [each.text for each in notes.history("a")] == ["one", "two", "one"]
     assert set(notes.search("one").texts) == {"one"}
+
+
+def test_batches_of_the_first_ingest_share_vectors(engine: sa.Engine) -> None:
+    embedder = CountingEmbedder()
+    notes = Store(engine, embedder=embedder).collection("notes")
+    notes.ingest([Document("same", "a"), Document("other", "a"), Document("same", "b")])
+    assert embedder.documents == ["same", "other"]
 
 
 def test_an_ingest_is_repeated_after_its_transaction_was_rolled_back(engine: sa.Engine) -> None:
