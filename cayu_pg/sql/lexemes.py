@@ -39,9 +39,12 @@ INSERT INTO {schema}.chunk_lexemes
        (collection_id, chunk_id, weights_version, tenant, current, length, tsv, weights)
 SELECT o.collection_id, o.chunk_id, :version, o.tenant, o.current, o.length, o.tsv, ({weights})
 FROM {schema}.chunk_lexemes o
-WHERE o.collection_id = :collection_id AND o.weights_version = :old_version
+WHERE o.collection_id = :collection_id AND o.weights_version = :old_version"""
+
+# OFFSET 0 keeps it a look-up by key: as a join it was quadratic on tables that nobody had analyzed yet.
+_UNLESS_THERE = """
   AND NOT EXISTS (SELECT FROM {schema}.chunk_lexemes n WHERE n.collection_id = :collection_id
-                  AND n.chunk_id = o.chunk_id AND n.weights_version = :version)"""
+                  AND n.chunk_id = o.chunk_id AND n.weights_version = :version OFFSET 0)"""
 
 _AVERAGE = """
 SELECT avg(n.length)
@@ -83,9 +86,11 @@ def reweight(
     old_version: int,
     version: int,
     average: float,
+    only_missing: bool,
 ) -> int:
-    """Write rows of `version` beside those of `old_version` that lack them; how many."""
-    statement = _filled(_INSERT_REWEIGHTED, t, tsv="o.tsv", length="o.length")
+    """Write rows of `version` beside those of `old_version`, all or those that lack them; how many."""
+    template = _INSERT_REWEIGHTED + (_UNLESS_THERE if only_missing else "")
+    statement = _filled(template, t, tsv="o.tsv", length="o.length")
     binds = _binds(collection, version, average)
     return conn.execute(sa.text(statement), {**binds, "old_version": old_version}).rowcount
 

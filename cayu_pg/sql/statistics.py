@@ -183,7 +183,7 @@ def _rewrite(
     active: StatisticsVersion,
     following: StatisticsVersion,
 ) -> None:
-    def write_missing() -> int:
+    def write(only_missing: bool) -> int:
         return reweight(
             conn,
             t,
@@ -191,11 +191,12 @@ def _rewrite(
             old_version=active.weights_version,
             version=following.version,
             average=following.average_length,
+            only_missing=only_missing,
         )
 
-    write_missing()
+    write(only_missing=False)
     _lock_weights(conn, collection.collection_id)
-    write_missing()
+    write(only_missing=True)
     # A chunk retired between the two passes must not stay current in the new rows.
     lexemes, k = t.chunk_lexemes, t.chunks
     conn.execute(
