@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
@@ -12,22 +13,23 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from cayu_pg import bm25, operations
+from cayu_pg import bm25, message_search, operations, transcripts
 from cayu_pg.async_collection import AsyncCollection
 from cayu_pg.async_transcript import AsyncTranscript
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput, Unreachable
+from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
 from cayu_pg.query import SearchResult
 from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
-from cayu_pg.sql.engine import open_async_engine
+from cayu_pg.sql.engine import check_driver, open_async_engine
 from cayu_pg.sql.errors import translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive_async
-from cayu_pg.transcripts import transcript_state
+from cayu_pg.transcripts import OnInvalid, RetentionReport, transcript_state
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -68,8 +70,11 @@ class _Pool:
 
     async def writing(self, function: Callable[[sa.Connection], R]) -> R:
         with translated():
-            async with self.engine.begin() as conn:
-                return await conn.run_sync(function)
+            # READ COMMITTED, whatever the caller's engine has: what a lock was waited for must be seen after it.
+            async with self.engine.connect() as conn:
+                await conn.execution_options(isolation_level="READ COMMITTED")
+                async with conn.begin():
+                    return await conn.run_sync(function)
 
     async def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
         with translated():
@@ -126,6 +131,7 @@ class AsyncStore:
         self._engine = (
             url_or_engine if isinstance(url_or_engine, AsyncEngine) else open_async_engine(url_or_engine)
         )
+        check_driver("url_or_engine", self._engine.dialect)
         self._connections: _Connections = _Pool(self._engine)
         self._state = StoreState(check_schema_name(schema), embedder, reranker)
         self._tenant = "default"
@@ -211,15 +217,42 @@ class AsyncStore:
         wanted = self._tenant if tenant is None else tenant
         return AsyncTranscript(self._run, transcript_state(self._state, wanted, transcript_id))
 
+    async def search_messages(
+        self,
+        query: str,
+        *,
+        roles: str | Iterable[str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 20,
+        on_invalid: OnInvalid = "raise",
+    ) -> MessageHits:
+        """The messages of all the tenant's transcripts that hold words of `query`, as one transcript's `search`."""
+        which = which_messages(roles, since, until)
+        return await self._run(
+            message_search.search_messages(self._state, self._tenant, query, which, limit, on_invalid)
+        )
+
+    async def delete_messages_older_than(
+        self, cutoff: datetime, *, batch: int = 1_000, dry_run: bool = False
+    ) -> RetentionReport:
+        """Delete what was said in the tenant's transcripts before `cutoff`, `batch` messages a transaction.
+
+        Transcripts keep their next positions and idempotency keys. A dry run only counts.
+        """
+        return await self._run(
+            transcripts.delete_messages_older_than(self._state, self._tenant, cutoff, batch, dry_run)
+        )
+
     def for_tenant(self, tenant: str) -> AsyncStore:
         """The same store for one tenant."""
         return self._derived(tenant=operations.check_name("tenant", tenant))
 
     async def using(self, connection: AsyncConnection | AsyncSession) -> AsyncStore:
         """The same store inside the caller's transaction, which only the caller commits or rolls back."""
-        if isinstance(connection, AsyncConnection):
-            return self._derived(connections=_Borrowed(connection))
-        return self._derived(connections=_Borrowed(await _connection_of(connection)))
+        conn = connection if isinstance(connection, AsyncConnection) else await _connection_of(connection)
+        check_driver("connection", conn.dialect)
+        return self._derived(connections=_Borrowed(conn))
 
     async def close(self) -> None:
         """Close the connections, and the embedded server unless somebody else uses it."""

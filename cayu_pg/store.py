@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
-from cayu_pg import bm25, operations
+from cayu_pg import bm25, message_search, operations, transcripts
 from cayu_pg.collection import Collection
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput, Unreachable
+from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
 from cayu_pg.query import SearchResult
 from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
-from cayu_pg.sql.engine import open_engine
+from cayu_pg.sql.engine import check_driver, open_engine
 from cayu_pg.sql.errors import translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive
 from cayu_pg.transcript import Transcript
-from cayu_pg.transcripts import transcript_state
+from cayu_pg.transcripts import OnInvalid, RetentionReport, transcript_state
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -64,7 +66,9 @@ class _Pool:
             return function(conn.execution_options(isolation_level="REPEATABLE READ"))
 
     def writing(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated(), self.engine.begin() as conn:
+        # READ COMMITTED, whatever the caller's engine has: what a lock was waited for must be seen after it.
+        options = {"isolation_level": "READ COMMITTED"}
+        with translated(), self.engine.connect() as conn, conn.execution_options(**options).begin():
             return function(conn)
 
     def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
@@ -116,6 +120,7 @@ class Store:
     ) -> None:
         self._owns_engine = not isinstance(url_or_engine, sa.Engine)
         self._engine = url_or_engine if isinstance(url_or_engine, sa.Engine) else open_engine(url_or_engine)
+        check_driver("url_or_engine", self._engine.dialect)
         self._connections: _Connections = _Pool(self._engine)
         self._state = StoreState(check_schema_name(schema), embedder, reranker)
         self._tenant = "default"
@@ -198,6 +203,33 @@ class Store:
         wanted = self._tenant_or(tenant)
         return Transcript(self._run, transcript_state(self._state, wanted, transcript_id))
 
+    def search_messages(
+        self,
+        query: str,
+        *,
+        roles: str | Iterable[str] | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 20,
+        on_invalid: OnInvalid = "raise",
+    ) -> MessageHits:
+        """The messages of all the tenant's transcripts that hold words of `query`, as one transcript's `search`."""
+        which = which_messages(roles, since, until)
+        return self._run(
+            message_search.search_messages(self._state, self._tenant, query, which, limit, on_invalid)
+        )
+
+    def delete_messages_older_than(
+        self, cutoff: datetime, *, batch: int = 1_000, dry_run: bool = False
+    ) -> RetentionReport:
+        """Delete what was said in the tenant's transcripts before `cutoff`, `batch` messages a transaction.
+
+        Transcripts keep their next positions and idempotency keys. A dry run only counts.
+        """
+        return self._run(
+            transcripts.delete_messages_older_than(self._state, self._tenant, cutoff, batch, dry_run)
+        )
+
     def for_tenant(self, tenant: str) -> Store:
         """The same store for one tenant."""
         return self._derived(tenant=operations.check_name("tenant", tenant))
@@ -205,6 +237,7 @@ class Store:
     def using(self, connection: sa.Connection | Session) -> Store:
         """The same store inside the caller's transaction, which only the caller commits or rolls back."""
         conn = connection if isinstance(connection, sa.Connection) else _connection_of(connection)
+        check_driver("connection", conn.dialect)
         return self._derived(connections=_Borrowed(conn))
 
     def close(self) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 import sqlalchemy as sa
 from numpy.typing import NDArray
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from cayu_pg import Document, HashEmbedder, Store, migrate
-from cayu_pg.errors import Conflict, DimensionMismatch, NotFound
-from cayu_pg.sql.engine import open_engine
+from cayu_pg import AsyncStore, Document, HashEmbedder, Store, migrate
+from cayu_pg.errors import Conflict, DimensionMismatch, InvalidInput, NotFound, Unreachable
+from cayu_pg.sql import batches
+from cayu_pg.sql.engine import open_engine, parse_url
 from tests.stores import CountingEmbedder, rows, scalar
 
 
@@ -125,3 +129,58 @@ def test_words_weighted_by_statistics_of_an_old_snapshot_are_refused(engine: sa.
         assert notes.refresh_statistics()
         with pytest.raises(Conflict):
             stale.ingest(["two"])
+
+
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "REPEATABLE READ"])
+def test_a_write_is_one_transaction_whatever_isolation_the_engine_has(
+    database_url: str, level: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = sa.create_engine(parse_url(database_url), isolation_level=level)
+    notes = Store(engine, embedder=CountingEmbedder()).collection("notes")
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "finish_batch", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            notes.ingest(["one"])
+    assert scalar(engine, "SELECT count(*) FROM cayu.chunks") == 0
+    assert notes.ingest(["one"]).records_added == 1
+    engine.dispose()
+
+
+def test_an_asynchronous_write_is_one_transaction_too(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write_twice() -> int:
+        engine = create_async_engine(parse_url(database_url), isolation_level="AUTOCOMMIT")
+        notes = await AsyncStore(engine, embedder=CountingEmbedder()).collection("notes")
+        with monkeypatch.context() as patch:
+            patch.setattr(batches, "finish_batch", lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await notes.ingest(["one"])
+        added = (await notes.ingest(["one"])).records_added
+        await engine.dispose()
+        return added
+
+    assert asyncio.run(write_twice()) == 1
+
+
+def test_an_engine_of_another_driver_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"postgresql\+psycopg, found one of sqlite"):
+        Store(sa.create_engine("sqlite://"))
+    with sa.create_engine("sqlite://").connect() as connection, pytest.raises(InvalidInput, match="sqlite"):
+        Store("postgresql://nobody@nowhere/nothing").using(connection)
+
+
+def test_a_lost_connection_of_the_caller_is_unreachable_until_rolled_back(engine: sa.Engine) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    store.collection("notes").ingest(["one"])
+    with engine.connect() as connection:
+        notes = store.using(connection).collection("notes")
+        process = connection.scalar(sa.text("SELECT pg_backend_pid()"))
+        assert scalar(engine, f"SELECT pg_terminate_backend({process}, 5000)") is True
+        for _ in range(2):
+            with pytest.raises(Unreachable):
+                notes.search("one")
+        connection.rollback()
+        assert notes.search("one").texts == ["one"]
+    with pytest.raises(Unreachable):
+        notes.search("one")

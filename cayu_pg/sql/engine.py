@@ -44,6 +44,12 @@ def parse_url(url: str | sa.URL) -> sa.URL:
     return parsed.set(drivername="postgresql+psycopg")
 
 
+def check_driver(field: str, dialect: sa.Dialect) -> None:
+    """Refuse engines and connections of other drivers, which have no COPY that we speak."""
+    if (dialect.name, dialect.driver) != ("postgresql", "psycopg"):
+        raise InvalidInput(field, "one of postgresql+psycopg", f"one of {dialect.name}+{dialect.driver}")
+
+
 def open_engine(url: str | sa.URL) -> sa.Engine:
     """An engine whose connections suit any Postgres, also behind a pooler."""
     return sa.create_engine(parse_url(url), connect_args=_connect_args(url), pool_pre_ping=False)

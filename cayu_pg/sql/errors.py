@@ -22,6 +22,8 @@ def translated() -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise translate(error) from error
+    except (sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
+        raise Unreachable("the caller's connection is lost or closed; roll back and take another") from error
     except sa.exc.TimeoutError as error:
         raise Unreachable("no connection of the pool became free in time") from error
 
