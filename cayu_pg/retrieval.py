@@ -189,7 +189,10 @@ def _ask(
 def _sequence(conn: sa.Connection, t: Tables, row: CollectionRow, request: SearchRequest) -> int | None:
     if request.as_of is None:
         return None
-    sequence, horizon = sequence_at(conn, t, row.collection_id, request.as_of)
+    found = sequence_at(conn, t, row.collection_id, request.as_of)
+    if found is None:
+        raise NotFound("collection", row.name)
+    sequence, horizon = found
     if sequence < horizon:
         raise HistoryPruned(f"{row.name!r} was pruned before sequence {horizon}; asked for {request.as_of}")
     return sequence

@@ -184,3 +184,12 @@ def test_a_lost_connection_of_the_caller_is_unreachable_until_rolled_back(engine
         assert notes.search("one").texts == ["one"]
     with pytest.raises(Unreachable):
         notes.search("one")
+
+
+def test_the_past_of_a_dropped_collection_is_not_found(engine: sa.Engine) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    notes = store.collection("notes")
+    notes.ingest(["one"])
+    store.drop_collection("notes")
+    with pytest.raises(NotFound, match="no collection named 'notes'"):
+        notes.search("one", as_of=1)

@@ -92,15 +92,20 @@ def lock_records(
     return known_records(conn, t, collection.collection_id, ids, lock=True)
 
 
-def sequence_at(conn: sa.Connection, t: Tables, collection_id: int, as_of: int | datetime) -> tuple[int, int]:
-    """The last write at a time or up to a sequence, 0 if there was none, and the horizon of the history."""
+def sequence_at(
+    conn: sa.Connection, t: Tables, collection_id: int, as_of: int | datetime
+) -> tuple[int, int] | None:
+    """The last write at a time or up to a sequence, 0 if there was none, and the horizon of the history.
+
+    None when the collection is gone.
+    """
     b, c = t.batches, t.collections
     until = b.c.sequence <= as_of if isinstance(as_of, int) else b.c.recorded_at <= as_of
     last = sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == collection_id, until)
     row = conn.execute(
         sa.select(sa.func.coalesce(last.scalar_subquery(), 0), c.c.horizon).where(c.c.id == collection_id)
-    ).one()
-    return int(row[0]), int(row[1])
+    ).one_or_none()
+    return None if row is None else (int(row[0]), int(row[1]))
 
 
 def next_batch(conn: sa.Connection, t: Tables) -> int:
