@@ -193,3 +193,18 @@ def test_the_past_of_a_dropped_collection_is_not_found(engine: sa.Engine) -> Non
     store.drop_collection("notes")
     with pytest.raises(NotFound, match="no collection named 'notes'"):
         notes.search("one", as_of=1)
+
+
+def test_a_text_configuration_is_named_as_the_server_reads_it(engine: sa.Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(sa.text('CREATE TEXT SEARCH CONFIGURATION "My Words" (COPY = english)'))
+        connection.execute(sa.text("CREATE SCHEMA hidden"))
+        connection.execute(sa.text("CREATE TEXT SEARCH CONFIGURATION hidden.words (COPY = english)"))
+    store = Store(engine, embedder=CountingEmbedder())
+    for unreadable in ("My Words", "words"):
+        with pytest.raises(InvalidInput, match="text_config"):
+            store.collection(unreadable, text_config=unreadable)
+    for readable in ('"My Words"', "hidden.words"):
+        notes = store.collection(readable, text_config=readable)
+        notes.ingest(["one"])
+        assert notes.search("one").texts == ["one"]

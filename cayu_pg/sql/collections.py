@@ -123,8 +123,9 @@ def create_collection(
     quantization: str,
 ) -> None:
     """Create the collection unless it exists; InvalidInput for a text configuration the server has not."""
-    known = conn.scalars(sa.text("SELECT cfgname FROM pg_ts_config ORDER BY cfgname")).all()
-    if text_config not in known and not _is_config(conn, text_config):
+    # As `regconfig` writes and reads them: with the schema where the search path does not lead, and quotes.
+    known = conn.scalars(sa.text("SELECT oid::regconfig::text AS name FROM pg_ts_config ORDER BY 1")).all()
+    if text_config not in known:
         raise InvalidInput("text_config", f"one of {', '.join(known)}", repr(text_config)[:80])
     conn.execute(
         insert(t.collections)
@@ -140,12 +141,6 @@ def create_collection(
         )
         .on_conflict_do_nothing()
     )
-
-
-def _is_config(conn: sa.Connection, name: str) -> bool:
-    """Whether a name, perhaps with its schema, is a configuration; asked without raising."""
-    query = "SELECT 1 FROM pg_ts_config WHERE oid::regconfig::text = :name"
-    return conn.scalar(sa.text(query), {"name": name}) is not None
 
 
 def list_collections(conn: sa.Connection, t: Tables, tenant: str) -> list[CollectionSummary]:
