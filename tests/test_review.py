@@ -208,3 +208,11 @@ def test_a_text_configuration_is_named_as_the_server_reads_it(engine: sa.Engine)
         notes = store.collection(readable, text_config=readable)
         notes.ingest(["one"])
         assert notes.search("one").texts == ["one"]
+
+
+def test_records_are_erased_in_a_schema_with_a_percent_sign(empty_database_url: str) -> None:
+    migrate(empty_database_url, schema="sel%ect")
+    with Store(empty_database_url, schema="sel%ect", embedder=CountingEmbedder()) as store:
+        notes = store.collection("notes")
+        notes.ingest([Document("one", "a")])
+        assert notes.erase("a") == 1

@@ -107,7 +107,8 @@ def vacuum(conn: sa.Connection, t: Tables) -> None:
         t.lexeme_statistics,
     )
     for table in tables:
-        conn.exec_driver_sql(f"VACUUM {quoted(t.schema)}.{quoted(table.name)}")
+        name = f"{quoted(t.schema)}.{quoted(table.name)}"
+        conn.exec_driver_sql(f"VACUUM {name}".replace("%", "%%"))  # to the driver it begins a parameter
 
 
 def read_prepared(
