@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from cayu_pg import named_fusions
+from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput
 from cayu_pg.evaluation import Difference, Evaluation, Latency, Qrels, evaluate, latency, paired_bootstrap
 from cayu_pg.fused import RetrievalFusionResult
@@ -36,7 +39,10 @@ SearchesDone: TypeAlias = Callable[[int, int], None]  # how many, and of how man
 
 
 class Measured(BaseModel):
-    """How one channel or fusion did, how long its searches took, and the fingerprint of its configuration."""
+    """How one channel or fusion did, how long its searches took, and the fingerprint of its configuration.
+
+    Latency is that of a search without the embedding of the query, which is the same for all.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,12 +54,13 @@ class Measured(BaseModel):
 class EvaluationReport(BaseModel):
     """What each channel and fusion did by name; `equal` is the fusion with equal weights.
 
-    `differences` holds what each named fusion gains in nDCG over equal weights.
+    `differences` holds what each named fusion gains in nDCG over equal weights; `embedding` is how long a query took.
     """
 
     model_config = ConfigDict(frozen=True)
 
     collection: str
+    embedding: Latency
     measured: dict[str, Measured]
     differences: dict[str, Difference]
 
@@ -65,6 +72,37 @@ class _Asking:
     name: str
     channels: Sequence[str] = CHANNELS
     fusion: WeightedReciprocalRankFusionConfig | str | None = None
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The ranking of each query, and the milliseconds that each took to embed and to search."""
+
+    rankings: dict[str, list[str]]
+    embedding: list[float]
+    searching: list[float]
+    fingerprint: str
+
+
+class _Remembering:
+    """The embedder of a collection, asked once for each query: a model may take longer than all searches together."""
+
+    def __init__(self, inner: Embedder) -> None:
+        self._inner = inner
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+        self.model = inner.model
+
+    @property
+    def dimensions(self) -> int:
+        return self._inner.dimensions
+
+    def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return self._inner.encode_documents(texts)
+
+    def encode_query(self, text: str) -> NDArray[np.float32]:
+        if text not in self._vectors:
+            self._vectors[text] = self._inner.encode_query(text)
+        return self._vectors[text]
 
 
 def evaluate_collection(
@@ -80,21 +118,33 @@ def evaluate_collection(
     _check_depths(k=k, recall_k=recall_k)
     judged = judged_queries(queries, qrels)
     askings = [*(_Asking(name, (name,)) for name in CHANNELS), _Asking(EQUAL)]
-    askings += [_Asking(name, fusion=name) for name in _checked_names(fusions)]
+    for name in _checked_names(fusions):
+        yield from named_fusions.load(state, name)  # NotFound before the first search, not after many
+        askings.append(_Asking(name, fusion=name))
     grades = {query.id: qrels[query.id] for query in judged}
-    measured = {}
+    remembering = replace(state, embedder=_Remembering(state.embedder))
+    answers: dict[str, _Answers] = {}
     for number, asking in enumerate(askings):
         report = _counter(progress, number * len(judged), len(askings) * len(judged))
-        rankings, times, fingerprint = yield from _ask_all(state, asking, judged, max(k, recall_k), report)
-        evaluation = evaluate(rankings, grades, k=k, recall_k=recall_k)
-        measured[asking.name] = Measured(
-            evaluation=evaluation, latency=latency(times), fingerprint=fingerprint
+        answers[asking.name] = yield from _ask_all(remembering, asking, judged, max(k, recall_k), report)
+    measured = {
+        name: Measured(
+            evaluation=evaluate(each.rankings, grades, k=k, recall_k=recall_k),
+            latency=latency(each.searching),
+            fingerprint=each.fingerprint,
         )
-    before = measured[EQUAL].evaluation.ndcgs()
-    differences = {
-        name: paired_bootstrap(before, measured[name].evaluation.ndcgs()) for name in dict.fromkeys(fusions)
+        for name, each in answers.items()
     }
-    return EvaluationReport(collection=state.row.name, measured=measured, differences=differences)
+    before = measured[EQUAL].evaluation.ndcgs()
+    return EvaluationReport(
+        collection=state.row.name,
+        embedding=latency(answers[askings[0].name].embedding),
+        measured=measured,
+        differences={
+            name: paired_bootstrap(before, measured[name].evaluation.ndcgs())
+            for name in dict.fromkeys(fusions)
+        },
+    )
 
 
 def tune_collection(
@@ -146,16 +196,20 @@ def _ask_all(
     judged: list[JudgedQuery],
     limit: int,
     report: Callable[[int], None],
-) -> Steps[tuple[dict[str, list[str]], list[float], str]]:
-    """The ranking of each query, the milliseconds each took, and the fingerprint of the configuration."""
-    rankings, times = {}, []
-    result = yield from _ask(state, asking, judged[0], limit, limit)  # loads the model and warms caches
+) -> Steps[_Answers]:
+    # The first search loads the model and warms caches: nobody waits for that again. Its query is none that is asked,
+    # so that the time of embedding is that of all.
+    warm = replace(judged[0], text=f"{judged[0].text} ?")
+    result = yield from _ask(state, asking, warm, limit, limit)
+    rankings, embedding, searching = {}, [], []
     for query in judged:
         result = yield from _ask(state, asking, query, limit, limit)
         rankings[query.id] = [hit.record_id for hit in result.hits]
-        times.append(result.diagnostics.total_milliseconds)
-        report(len(times))
-    return rankings, times, result.fusion.diagnostics.configuration_sha256
+        spent = result.diagnostics
+        embedding.append(spent.embedding_milliseconds)
+        searching.append(spent.total_milliseconds - spent.embedding_milliseconds)
+        report(len(rankings))
+    return _Answers(rankings, embedding, searching, result.fusion.diagnostics.configuration_sha256)
 
 
 def _ask(

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cayu_pg.cli import commands, history, transcripts
+from cayu_pg.cli import commands, evaluate, history, transcripts
 from cayu_pg.cli.demo import run_demo
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 
@@ -32,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_history(kinds)
     _add_collections(kinds)
     _add_reindex(kinds)
+    _add_evaluate(kinds)
     _add_embedded(kinds)
     return parser
 
@@ -139,6 +140,12 @@ def _add_reindex(kinds: _Kinds) -> None:
     _collection(command)
     command.add_argument("--min-chunks", type=int, help="build from this size on")
     command.add_argument("--timeout", type=float, metavar="SECONDS", help="give up an index after this long")
+    _json(command)
+
+
+def _add_evaluate(kinds: _Kinds) -> None:
+    command = _command(kinds, "evaluate", evaluate.SUMMARY, evaluate.run_evaluate)
+    evaluate.add_arguments(command)
     _json(command)
 
 
