@@ -9,17 +9,17 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from cayu_pg import appending
+from cayu_pg import appending, bm25
 from cayu_pg.analysis import analyze
 from cayu_pg.errors import InvalidInput, InvalidStoredMessage
+from cayu_pg.message_terms import K1, B, Choice, choose, is_exact, with_newest_of_all
 from cayu_pg.messages import Message, MessageRole
 from cayu_pg.operations import StoreState, check_name, open_tables
 from cayu_pg.ranking import RankedRetrievalChannel, RankedRetrievalHit, RetrievalCandidateIdentity
-from cayu_pg.sql import transcripts as sql_transcripts
 from cayu_pg.sql.appends import TEXT_CONFIG
-from cayu_pg.sql.settings import set_for_search
+from cayu_pg.sql.message_search import HitRow, Scope, Wanted, rank_messages, take_statistics
+from cayu_pg.sql.settings import set_for_message_search
 from cayu_pg.sql.tables import Tables
-from cayu_pg.sql.transcripts import HitRow, Wanted
 from cayu_pg.steps import Steps, read
 from cayu_pg.texts import storable
 from cayu_pg.transcripts import (
@@ -32,7 +32,7 @@ from cayu_pg.transcripts import (
 )
 
 MAX_QUERY = 1_000_000  # characters
-INDEX_VERSION = f"{appending.ANALYZER}:{TEXT_CONFIG}:ts_rank-{sql_transcripts.RANK_NORMALISATION}"
+INDEX_VERSION = f"{appending.ANALYZER}:{TEXT_CONFIG}:bm25-{K1}-{B}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,15 @@ class MessageHit:
 
 
 class MessageHits(list[MessageHit]):
-    """Hits, best first. `skipped` is as in MessagePage; `truncated` says that there were more than asked for."""
+    """Hits, best first. `skipped` is as in MessagePage; `truncated` says that more messages than these hold a word.
+
+    `exact` says that none of those is better. Where it is not, the words of the question are so common that only the
+    newest messages with them were ranked.
+    """
 
     skipped: tuple[InvalidStoredMessage, ...] = ()
     truncated: bool = False
+    exact: bool = True
 
 
 def search(
@@ -59,9 +64,9 @@ def search(
     """The best messages of this transcript for a question."""
     analyzed = _check_search(query, which, limit, on_invalid)
     tables = yield from open_tables(state.store)
-    scope = sql_transcripts.in_transcript(tables, state.name.key)
-    rows = yield from read(_search, tables, scope, analyzed, which, limit + 1)
-    return _hits(rows, limit, on_invalid)
+    scope = Scope("transcript_key", state.name.key)
+    found = yield from read(_search, tables, scope, analyzed, which, limit)
+    return _hits(found, limit, on_invalid)
 
 
 def search_messages(
@@ -71,9 +76,8 @@ def search_messages(
     check_name("tenant", tenant)
     analyzed = _check_search(query, which, limit, on_invalid)
     tables = yield from open_tables(store)
-    scope = sql_transcripts.of_tenant(tables, tenant)
-    rows = yield from read(_search, tables, scope, analyzed, which, limit + 1)
-    return _hits(rows, limit, on_invalid)
+    found = yield from read(_search, tables, Scope("tenant", tenant), analyzed, which, limit)
+    return _hits(found, limit, on_invalid)
 
 
 def message_channel(
@@ -133,25 +137,41 @@ def _check_search(query: object, which: Wanted, limit: object, on_invalid: objec
     return appending.beginning(analyze(appending.ANALYZER, query))[0]
 
 
-def _search(
-    conn: sa.Connection, t: Tables, scope: sa.ColumnElement[bool], analyzed: str, which: Wanted, limit: int
-) -> list[HitRow]:
-    words = sql_transcripts.question(conn, analyzed)
-    if words is None:
-        return []
-    set_for_search(conn, ef_search=None, timeout_ms=None)
-    return sql_transcripts.search_messages(conn, t, scope, words, which, limit)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    rows: list[HitRow]
+    exact: bool
 
 
-def _hits(rows: list[HitRow], limit: int, on_invalid: OnInvalid) -> MessageHits:
+def _search(conn: sa.Connection, t: Tables, scope: Scope, analyzed: str, which: Wanted, limit: int) -> _Found:
+    set_for_message_search(conn)
+    statistics = take_statistics(conn, t, scope, analyzed)
+    if statistics is None:
+        return _Found([], exact=True)
+
+    def ranked(choice: Choice) -> _Found:
+        best = rank_messages(conn, t, scope, choice, statistics.average_length, which, limit + 1)
+        scores = [row.score for row in best.hits]
+        exact = best.within_reach and is_exact(choice, scores, limit, complete=best.complete)
+        return _Found(best.hits, exact)
+
+    choice = choose(statistics.frequencies, statistics.messages, limit, bm25.POSTING_BUDGET)
+    found = ranked(choice)
+    if found.exact or len(found.rows) > limit:
+        return found
+    return ranked(with_newest_of_all(choice))
+
+
+def _hits(found: _Found, limit: int, on_invalid: OnInvalid) -> MessageHits:
     hits, skipped = MessageHits(), list[InvalidStoredMessage]()
-    for row in rows[:limit]:
+    for row in found.rows[:limit]:
         message = valid_message(row.transcript_id, row.message, on_invalid, skipped)
         if message is not None:
             place = (row.transcript_id, row.message.position)
             hits.append(MessageHit(*place, message, row.message.created_at, row.score))
     hits.skipped = tuple(skipped)
-    hits.truncated = len(rows) > limit
+    hits.truncated = len(found.rows) > limit or not found.exact
+    hits.exact = found.exact
     return hits
 
 

@@ -19,7 +19,8 @@ LAYERS = {
     "errors": "errors",
     "types": "canonical_json durable_json filters frozen_maps fused message_parts messages query ranking records"
     " texts web_evidence web_urls",
-    "pure": "analysis bm25 context continuation evaluation fusion message_formats spelling splitting text_query tuning",
+    "pure": "analysis bm25 context continuation evaluation fusion message_formats message_terms"
+    " spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
     "pipelines": "appending beir evaluating ingesting message_search migrating named_fusions operations rag"
     " ranked_rows recall retrieval revising search_request steps transcripts",

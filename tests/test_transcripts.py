@@ -473,7 +473,7 @@ def aged(engine: sa.Engine, store: Store) -> list[Transcript]:
 
 
 def retain(store: Store, cutoff: Any, batch: int = 4, dry_run: bool = False) -> transcripts.RetentionReport:
-    return store._run(transcripts.delete_messages_older_than(store._state, "default", cutoff, batch, dry_run))
+    return store.delete_messages_older_than(cutoff, batch=batch, dry_run=dry_run)
 
 
 def test_retention_deletes_what_is_old_in_bounded_batches(engine: sa.Engine, store: Store) -> None:

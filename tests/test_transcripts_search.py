@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cayu_pg import message_search
 from cayu_pg.appending import MAX_INDEXED, text_of, words_of
 from cayu_pg.embedding import HashEmbedder
 from cayu_pg.errors import InvalidInput
 from cayu_pg.fusion import WeightedReciprocalRankFusion, WeightedReciprocalRankFusionConfig
-from cayu_pg.message_search import MessageHits, message_channel, which_messages
+from cayu_pg.message_search import MessageHits, message_channel
 from cayu_pg.messages import FilePart, Message
 from cayu_pg.ranking import RankedRetrievalChannel, RankedRetrievalHit
-from cayu_pg.sql import transcripts as sql_transcripts
-from cayu_pg.sql.appends import transcript_name
+from cayu_pg.sql import message_search as sql_search
+from cayu_pg.sql.message_search import Scope, take_statistics
+from cayu_pg.sql.settings import set_for_message_search
 from cayu_pg.sql.tables import build_tables
-from cayu_pg.sql.transcripts import Wanted
 from cayu_pg.store import Store
 from cayu_pg.transcript import Transcript
 from tests.stores import rows, scalar, statements_of
@@ -76,11 +79,8 @@ def found(hits: MessageHits) -> list[int]:
     return [hit.position for hit in hits]
 
 
-def search_all(
-    store: Store, query: str, *, tenant: str = "default", limit: int = 20, **which: Any
-) -> MessageHits:
-    asked = which_messages(which.get("roles"), which.get("since"), which.get("until"))
-    return store._run(message_search.search_messages(store._state, tenant, query, asked, limit, "raise"))
+def search_all(store: Store, query: str, *, tenant: str = "default", **options: Any) -> MessageHits:
+    return store.for_tenant(tenant).search_messages(query, **options)
 
 
 # --- what is found
@@ -185,6 +185,103 @@ def test_a_tenant_searches_all_its_transcripts_and_no_others(store: Store, talk:
     assert search_all(store, "paris", tenant="nobody") == []
 
 
+# --- how hits are scored
+
+
+def expected_scores(texts: list[str], query: str) -> dict[int, float]:
+    """BM25 with k1 = 1.2 and b = 0.4 over words between spaces."""
+    documents = [text.split() for text in texts]
+    average = sum(map(len, documents)) / len(documents)
+    scores: dict[int, float] = defaultdict(float)
+    for word in set(query.split()):
+        having = [place for place, words in enumerate(documents) if word in words]
+        idf = math.log(1 + (len(documents) - len(having) + 0.5) / (len(having) + 0.5))
+        for place in having:
+            tf = documents[place].count(word)
+            scores[place] += idf * tf * 2.2 / (tf + 1.2 * (0.6 + 0.4 * len(documents[place]) / average))
+    return scores
+
+
+def scores_of(hits: MessageHits) -> dict[int, float]:
+    return {hit.position: hit.score for hit in hits}
+
+
+WORDS = st.lists(st.sampled_from(("ant", "bee", "cat", "dog", "eel")), min_size=1, max_size=12).map(" ".join)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(WORDS, min_size=1, max_size=12), WORDS)
+def test_scores_are_those_of_bm25_over_the_transcript(store: Store, texts: list[str], query: str) -> None:
+    talk = open_transcript(store, f"talk {uuid4()}")
+    talk.append([user(text) for text in texts])
+    hits = talk.search(query)
+    assert scores_of(hits) == pytest.approx(expected_scores(texts, query))
+    assert (hits.exact, hits.truncated) == (True, False)
+
+
+def test_scores_over_a_tenant_count_all_its_messages(store: Store) -> None:
+    texts = [f"{animal} number {number % 7}" for number in range(40) for animal in ("ant", "bee", "cat bee")]
+    store.transcript("other tenant", tenant="other").append([user("bee")] * 50)
+    for start in range(0, 120, 30):
+        store.transcript(f"part {start}").append([user(text) for text in texts[start : start + 30]])
+    hits = store.search_messages("bee 3", limit=100)
+    scores = {int(hit.transcript_id.split()[1]) + hit.position: hit.score for hit in hits}
+    assert scores == pytest.approx(expected_scores(texts, "bee 3"))
+
+
+def test_a_rare_word_beats_a_common_one(talk: Transcript) -> None:
+    talk.append([user("the keys are rotated"), user("serendipity rotated"), *[user("the keys")] * 20])
+    assert found(talk.search("the keys serendipity"))[0] == 6
+    assert set(found(talk.search("the keys rotated"))[:2]) == {5, 6}
+
+
+def test_scores_follow_what_is_appended_and_deleted(talk: Transcript) -> None:
+    talk.delete_before(5)
+    texts = ["ant bee", "bee bee", "cat bee"]
+    talk.append([user(text) for text in texts])
+    assert scores_of(talk.search("ant bee")) == pytest.approx(
+        {place + 5: score for place, score in expected_scores(texts, "ant bee").items()}
+    )
+    talk.delete_before(6)
+    assert scores_of(talk.search("cat")) == pytest.approx({7: expected_scores(texts[1:], "cat")[1]})
+
+
+def test_beyond_the_sample_rare_words_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql_search, "SAMPLED", 20)
+    texts = [f"common word{number % 50} number{number}" for number in range(400)]
+    talk = open_transcript(store)
+    talk.append([user(text) for text in texts])
+    store.transcript("elsewhere").append([user("common word9 number9")] * 30)
+    hits = talk.search("word9 number59")
+    assert scores_of(hits) == pytest.approx(expected_scores(texts, "word9 number59"))
+    assert found(hits)[0] == 59
+
+
+def test_a_word_found_more_often_than_foreseen_is_not_called_exact(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"SAMPLED": 20, "COUNTED": 30, "MOST_POSTINGS": 40}.items():
+        monkeypatch.setattr(sql_search, name, value)
+    talk = open_transcript(store)
+    talk.append([user(f"once said {number}") for number in range(60)])
+    talk.append([user(f"later {number}") for number in range(200)])
+    hits = talk.search("said", limit=5)
+    assert (len(hits), hits.exact, hits.truncated) == (5, False, True)
+
+
+def test_many_transcripts_are_counted_by_their_share_of_the_keys(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_search, "MAX_TRANSCRIPTS", 50)
+    for number in range(200):
+        store.transcript(f"talk {number}").append([user("ant"), user("bee")])
+    with store.engine.connect() as connection:
+        statistics = take_statistics(connection, build_tables(), Scope("tenant", "default"), "ant")
+    assert statistics is not None
+    assert statistics.messages == pytest.approx(400, rel=0.4)
+    assert statistics.frequencies["ant"] == pytest.approx(statistics.messages / 2)
+
+
 # --- any text
 
 
@@ -269,33 +366,84 @@ def test_the_length_of_a_message_counts_its_words(engine: sa.Engine, talk: Trans
     assert scalar(engine, "SELECT length FROM cayu.message_lexemes WHERE position = 5") == 6
 
 
-def test_a_question_keeps_64_words(engine: sa.Engine) -> None:
+def test_a_question_keeps_its_first_64_words(engine: sa.Engine, talk: Transcript) -> None:
     with engine.connect() as connection:
-        words = sql_transcripts.question(connection, " ".join(f"w{number}" for number in range(100)))
-    assert words is not None
-    assert words.split(" | ") == [f"'w{number}'" for number in range(64)]
+        text = " ".join(f"w{number}" for number in range(100))
+        statistics = take_statistics(connection, build_tables(), Scope("tenant", "default"), text)
+    assert statistics is not None
+    assert sorted(statistics.frequencies) == sorted(f"w{number}" for number in range(64))
 
 
 # --- how it is answered
 
 
-def test_one_rare_word_is_answered_by_the_index(engine: sa.Engine, store: Store) -> None:
+def plans_of(engine: sa.Engine, act: Callable[[], object]) -> list[str]:
+    """The plans of the queries that are sent meanwhile."""
+    sent: list[tuple[str, Any]] = []
+
+    def note(*arguments: Any) -> None:
+        sent.append((arguments[2], arguments[3]))
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    act()
+    sa.event.remove(engine, "before_cursor_execute", note)
+    with engine.connect() as connection:
+        set_for_message_search(connection)
+        return [
+            "\n".join(connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars())
+            for statement, values in sent
+            if "message_lexemes" in statement
+        ]
+
+
+@pytest.fixture
+def long_talk(engine: sa.Engine, store: Store) -> Transcript:
     talk = open_transcript(store, "long")
-    talk.append([user(f"message number {number} says hello") for number in range(5_000)])
+    talk.append([user(f"message number {number} says hello") for number in range(6_000)])
     talk.append(user("serendipity"))
-    tables = build_tables()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(sa.text("VACUUM ANALYZE cayu.message_lexemes"))
-        for scope in (
-            sql_transcripts.of_tenant(tables, "default"),
-            sql_transcripts.in_transcript(tables, transcript_name("default", "long").key),
-        ):
-            query = sql_transcripts.search_query(tables, scope, "'serendipity'", Wanted(), 20)
-            statement = query.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True})
-            plan = "\n".join(connection.execute(sa.text(f"EXPLAIN {statement}")).scalars())
+    return talk
+
+
+def test_one_rare_word_is_answered_by_the_index(
+    engine: sa.Engine, store: Store, long_talk: Transcript
+) -> None:
+    for search in (store.search_messages, long_talk.search):
+        statistics, ranking = plans_of(engine, partial(search, "serendipity"))
+        for plan in (statistics, ranking):
             assert "Bitmap Index Scan on ix_message_lexemes_tsv" in plan
-            assert re.search(r"pk_transcript_messages.*\n +Index Cond: .*transcript_key.*position", plan)
-            assert "Seq Scan" not in plan
+            assert "Seq Scan on message_lexemes" not in plan
+        assert re.search(r"pk_transcript_messages.*\n +Index Cond: .*transcript_key.*position", ranking)
+
+
+def test_a_word_of_every_message_is_answered_by_the_newest(
+    engine: sa.Engine, store: Store, long_talk: Transcript
+) -> None:
+    for search, index in (
+        (store.search_messages, "ix_message_lexemes_tenant_created_at"),
+        (long_talk.search, "pk_message_lexemes"),
+    ):
+        hits = search("hello message", limit=5)
+        assert found(hits) == [5_999, 5_998, 5_997, 5_996, 5_995]
+        assert (hits.truncated, hits.exact) == (True, False)
+        _, ranking = plans_of(engine, partial(search, "hello message"))
+        assert f"Index Scan Backward using {index}" in ranking
+
+
+def test_a_rare_word_comes_first_and_a_common_one_fills_up(long_talk: Transcript) -> None:
+    hits = long_talk.search("serendipity hello", limit=3)
+    assert found(hits) == [6_000, 5_999, 5_998]
+    assert hits[0].score > 10 * hits[1].score
+    assert (hits.truncated, hits.exact) == (True, False)
+    assert long_talk.search("serendipity hello", limit=1).exact
+
+
+def test_a_search_sends_two_queries(engine: sa.Engine, talk: Transcript) -> None:
+    talk.search("paris")
+    with statements_of(engine) as sent:
+        talk.search("degrees in paris")
+    assert len([statement for statement in sent if not statement.startswith("SET")]) == 2
 
 
 # --- as a channel

@@ -29,6 +29,24 @@ def set_for_search(
     _send(conn, sets)
 
 
+def set_for_message_search(conn: sa.Connection) -> None:
+    """Tune the current transaction for one search in messages, where an index serves whatever is asked for.
+
+    How many messages hold a word is known only with the word: a generic plan, or a scan until enough of them were met,
+    may read all. Workers start in more time than a bounded ranking takes.
+    """
+    _send(
+        conn,
+        [
+            "SET LOCAL citus.propagate_set_commands = 'local'",
+            "SET LOCAL jit = off",
+            "SET LOCAL enable_seqscan = off",
+            "SET LOCAL max_parallel_workers_per_gather = 0",
+            "SET LOCAL plan_cache_mode = force_custom_plan",
+        ],
+    )
+
+
 def set_for_build(conn: sa.Connection, *, memory_mb: int, workers: int, timeout_ms: int | None) -> None:
     """Give the session's index builds memory and workers; for a connection of our own, outside transactions.
 

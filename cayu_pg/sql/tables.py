@@ -406,7 +406,7 @@ def _chunks(metadata: sa.MetaData, vector: ExtensionType, sparse: ExtensionType)
     return chunks, placements, embeddings, lexemes
 
 
-def _transcripts(metadata: sa.MetaData, _: ExtensionType, sparse: ExtensionType) -> tuple[sa.Table, ...]:
+def _transcripts(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ...]:
     def key() -> sa.Column[Any]:
         return sa.Column("transcript_key", UUID, nullable=False, comment="Hash of tenant and transcript id.")
 
@@ -426,6 +426,7 @@ def _transcripts(metadata: sa.MetaData, _: ExtensionType, sparse: ExtensionType)
         sa.CheckConstraint("octet_length(transcript_id) BETWEEN 1 AND 1024", name="transcript_id"),
         sa.CheckConstraint("next_position >= 0", name="next_position"),
         sa.CheckConstraint("jsonb_typeof(metadata) = 'object'", name="metadata"),
+        sa.Index(None, "tenant", "transcript_key"),
         comment="One conversation.",
     )
     messages = sa.Table(
@@ -460,11 +461,18 @@ def _transcripts(metadata: sa.MetaData, _: ExtensionType, sparse: ExtensionType)
         sa.Column("length", sa.Integer, nullable=False, comment="Words counted."),
         sa.Column("truncated", sa.Boolean, nullable=False, comment="Only the beginning was indexed."),
         sa.Column("tsv", TSVECTOR, nullable=False, comment="Words with positions."),
-        sa.Column("weights", sparse, comment="BM25 weights, once the transcript search uses them."),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+            comment="When the words were written; orders them by age.",
+        ),
         sa.PrimaryKeyConstraint("transcript_key", "position"),
         _belongs(["transcript_key", "position"], "transcript_messages", ["transcript_key", "position"]),
         sa.CheckConstraint("length >= 0", name="length"),
         sa.Index(None, "tsv", postgresql_using="gin"),
+        sa.Index(None, "tenant", "created_at"),
         comment="The words of messages; narrow, so that scans stay cheap.",
     )
     appends = sa.Table(

@@ -54,6 +54,7 @@ TABLES = (
     CONSTRAINT ck_transcripts_next_position CHECK (next_position >= 0),
     CONSTRAINT ck_transcripts_metadata CHECK (jsonb_typeof(metadata) = 'object')
 )""",
+    "CREATE INDEX ix_transcripts_tenant_transcript_key ON {schema}.transcripts (tenant, transcript_key)",
     """CREATE TABLE {schema}.batches (
     collection_id BIGINT NOT NULL,
     batch_id BIGINT DEFAULT nextval('{schema_in_literal}.batch_id_seq'::regclass) NOT NULL,
@@ -202,7 +203,7 @@ TABLES = (
     length INTEGER NOT NULL,
     truncated BOOLEAN NOT NULL,
     tsv TSVECTOR NOT NULL,
-    weights {extension}.sparsevec,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
     CONSTRAINT pk_message_lexemes PRIMARY KEY (transcript_key, position),
     CONSTRAINT ck_message_lexemes_tenant CHECK (tenant <> ''),
     CONSTRAINT fk_message_lexemes_transcript_messages FOREIGN KEY (transcript_key, position)
@@ -210,6 +211,7 @@ TABLES = (
     CONSTRAINT ck_message_lexemes_length CHECK (length >= 0)
 )""",
     "CREATE INDEX ix_message_lexemes_tsv ON {schema}.message_lexemes USING gin (tsv)",
+    "CREATE INDEX ix_message_lexemes_tenant_created_at ON {schema}.message_lexemes (tenant, created_at)",
     """CREATE TABLE {schema}.revisions (
     collection_id BIGINT NOT NULL,
     record_id TEXT COLLATE "C" NOT NULL,
@@ -408,7 +410,7 @@ COMMENTS = {
         "length": "Words counted.",
         "truncated": "Only the beginning was indexed.",
         "tsv": "Words with positions.",
-        "weights": "BM25 weights, once the transcript search uses them.",
+        "created_at": "When the words were written; orders them by age.",
     },
     "revisions": {
         "": "What a record said at one time; never changed.",
