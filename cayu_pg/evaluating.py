@@ -16,7 +16,7 @@ from cayu_pg.errors import InvalidInput
 from cayu_pg.evaluation import Difference, Evaluation, Latency, Qrels, evaluate, latency, paired_bootstrap
 from cayu_pg.fused import RetrievalFusionResult
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
-from cayu_pg.operations import CollectionState
+from cayu_pg.operations import CollectionState, check_name
 from cayu_pg.query import SearchResult
 from cayu_pg.search_request import CHANNELS, MAX_CANDIDATES, MAX_LIMIT, SearchOptions, Where
 from cayu_pg.steps import Steps
@@ -118,7 +118,8 @@ def evaluate_collection(
     _check_depths(k=k, recall_k=recall_k)
     judged = judged_queries(queries, qrels)
     askings = [*(_Asking(name, (name,)) for name in CHANNELS), _Asking(EQUAL)]
-    for name in _checked_names(fusions):
+    names = _checked_names(fusions)
+    for name in names:
         yield from named_fusions.load(state, name)  # NotFound before the first search, not after many
         askings.append(_Asking(name, fusion=name))
     grades = {query.id: qrels[query.id] for query in judged}
@@ -140,10 +141,7 @@ def evaluate_collection(
         collection=state.row.name,
         embedding=latency(answers[askings[0].name].embedding),
         measured=measured,
-        differences={
-            name: paired_bootstrap(before, measured[name].evaluation.ndcgs())
-            for name in dict.fromkeys(fusions)
-        },
+        differences={name: paired_bootstrap(before, measured[name].evaluation.ndcgs()) for name in names},
     )
 
 
@@ -241,11 +239,13 @@ def _counter(progress: SearchesDone | None, before: int, total: int) -> Callable
 
 
 def _checked_names(fusions: Sequence[str]) -> list[str]:
+    """Each name once; InvalidInput for one that a report gives to something else."""
     reserved = (*CHANNELS, EQUAL)
-    for name in fusions:
-        if name in reserved:
+    names = [fusions] if isinstance(fusions, str) else list(dict.fromkeys(fusions))
+    for name in names:
+        if check_name("fusion", name) in reserved:
             raise InvalidInput("fusion", f"a name other than {', '.join(reserved)}", repr(name))
-    return list(dict.fromkeys(fusions))
+    return names
 
 
 def _check_depths(**depths: int) -> None:

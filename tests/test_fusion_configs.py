@@ -256,14 +256,18 @@ def test_queries_without_judgements_or_with_one_id_are_refused(
         collection.evaluate(queries, {"q": {"d": 1}})
 
 
-def test_names_of_channels_are_no_names_of_fusions(collection: Collection) -> None:
+def test_bad_names_and_depths_are_refused_before_anything_is_asked(
+    collection: Collection, engine: sa.Engine
+) -> None:
     for act in (
         lambda: collection.tune(QUERIES, QRELS, name="text"),
+        lambda: collection.tune(QUERIES, QRELS, name=" "),
         lambda: collection.evaluate(QUERIES, QRELS, fusions=["equal"]),
         lambda: collection.evaluate(QUERIES, QRELS, k=0),
     ):
-        with pytest.raises(InvalidInput):
+        with statements_of(engine) as sent, pytest.raises(InvalidInput):
             act()
+        assert sent == []
 
 
 def test_the_async_door_tunes_and_searches_alike(collection: Collection, database_url: str) -> None:
