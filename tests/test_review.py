@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,11 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from cayu_pg import AsyncStore, Document, HashEmbedder, Store, migrate
+from cayu_pg import AsyncStore, Collection, Document, HashEmbedder, Store, migrate
 from cayu_pg.errors import Conflict, DimensionMismatch, InvalidInput, NotFound, Unreachable
 from cayu_pg.sql import batches
+from cayu_pg.sql.channels import Question, fetch_channels
+from cayu_pg.sql.embeddings import write_vectors
 from cayu_pg.sql.engine import open_engine, parse_url
 from tests.stores import CountingEmbedder, rows, scalar
 
@@ -216,3 +220,48 @@ def test_records_are_erased_in_a_schema_with_a_percent_sign(empty_database_url: 
         notes = store.collection("notes")
         notes.ingest([Document("one", "a")])
         assert notes.erase("a") == 1
+
+
+def words_left_out(engine: sa.Engine, notes: Collection) -> tuple[float, float]:
+    """The bound on what `zebra` can add where it chooses no candidates, and the most that it adds to a chunk."""
+    tables, row = notes._state.tables, notes._state.row
+    with engine.connect() as connection:
+        asked = Question(None, "unheard zebra", candidates=1, approximate=False, budget=0)
+        found = fetch_channels(connection, tables, row, asked)
+        best = fetch_channels(connection, tables, row, replace(asked, analyzed="zebra"))
+    assert found is not None and best is not None
+    return found.rest, -best.text[0].value
+
+
+def test_a_chunk_written_late_is_inside_the_bound(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Store(engine, embedder=CountingEmbedder()).collection("notes")
+    notes.ingest([Document(f"zebra among other words, number {n}", str(n)) for n in range(20)])
+    numbered, counted = threading.Event(), threading.Event()
+
+    def later(*given: Any) -> int:
+        numbered.set()
+        assert counted.wait(10)
+        return write_vectors(*given)
+
+    with ThreadPoolExecutor() as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(batches, "write_vectors", later)
+            late = pool.submit(notes.ingest, [Document("zebra zebra zebra zebra", "late")])
+            assert numbered.wait(10)
+        notes.ingest([Document("zebra among other words, the last", "early")])
+        notes.refresh_statistics()
+        counted.set()
+        assert late.result(10).records_added == 1
+    bound, most = words_left_out(engine, notes)
+    assert bound >= most
+
+
+def test_a_chunk_that_came_back_is_inside_the_bound(engine: sa.Engine) -> None:
+    notes = Store(engine, embedder=CountingEmbedder()).collection("notes")
+    loud = Document("zebra zebra zebra zebra", "loud")
+    notes.ingest([loud, *(Document(f"zebra among other words, number {n}", str(n)) for n in range(20))])
+    notes.delete("loud")
+    notes.refresh_statistics()
+    notes.ingest(loud)
+    bound, most = words_left_out(engine, notes)
+    assert bound >= most

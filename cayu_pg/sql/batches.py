@@ -26,7 +26,7 @@ from cayu_pg.sql.records import (
     next_batch,
     write_tombstones,
 )
-from cayu_pg.sql.statistics import lock_weights_shared, reconsider_newest, version_to_write
+from cayu_pg.sql.statistics import lock_weights_shared, version_to_write
 from cayu_pg.sql.tables import Tables
 
 _REVISION_COLUMNS: dict[str, Kind] = {
@@ -265,7 +265,6 @@ def _replace_chunks(
     counts.chunks_removed += retire_chunks(conn, t, collection, before, kept=change.kept)
     if change.revived:
         revive_chunks(conn, t, collection, change.revived)
-        reconsider_newest(conn, t, collection.collection_id, min(change.revived))
     metadata, staying = _metadata_by_id(change), {*change.kept, *change.revived}
     refresh_metadata(
         conn,

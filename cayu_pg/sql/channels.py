@@ -271,11 +271,11 @@ _cached_statement = lru_cache(maxsize=256)(_statement)
 
 def _state(t: Tables) -> sa.CTE:
     """One row while the collection exists: what the search must know to be sure that it asked the right thing."""
-    c, v, k, b = t.collections, t.statistics_versions, t.chunks, t.batches
-    # max() of a key prefix reads one index entry; EXISTS (newer) would scan where there is none.
-    newest = sa.select(sa.func.max(k.c.chunk_id)).where(k.c.collection_id == literal("collection_id"))
-    newer = sa.func.coalesce(newest.scalar_subquery() > v.c.newest_chunk_id, sa.true())
-    sequence = sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == literal("collection_id"))
+    c, v, b = t.collections, t.statistics_versions, t.batches
+    last = sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == literal("collection_id"))
+    sequence = sa.func.coalesce(last.scalar_subquery(), 0)
+    # By the order of commits: a chunk with a small id may have been written late, or have come back.
+    newer = sa.func.coalesce(sequence > v.c.sequence, sa.true())
     same_version = (v.c.collection_id == literal("collection_id")) & (v.c.version == c.c.active_statistics)
     return (
         sa.select(
@@ -286,7 +286,7 @@ def _state(t: Tables) -> sa.CTE:
             sa.func.coalesce(v.c.chunks, 0).label("chunks"),
             newer.label("has_newer"),
             has_valid_index(t, hnsw_name(t)).label("has_hnsw"),
-            sa.func.coalesce(sequence.scalar_subquery(), 0).label("sequence"),
+            sequence.label("sequence"),
         )
         .select_from(c.outerjoin(v, same_version))
         .where(c.c.id == literal("collection_id"), c.c.tenant == sa.bindparam("tenant"))

@@ -101,16 +101,6 @@ def refresh_is_due(conn: sa.Connection, t: Tables, collection_id: int) -> bool:
     return (conn.scalar(changed) or 0) > active.chunks * REFRESH_SHARE
 
 
-def reconsider_newest(conn: sa.Connection, t: Tables, collection_id: int, chunk_id: int) -> None:
-    """Note that a chunk this old came back: what was counted without it no longer bounds its weights."""
-    v = t.statistics_versions
-    conn.execute(
-        sa.update(v)
-        .where(v.c.collection_id == collection_id, v.c.newest_chunk_id >= chunk_id)
-        .values(newest_chunk_id=chunk_id - 1)
-    )
-
-
 def refresh(conn: sa.Connection, t: Tables, collection: CollectionRow) -> StatisticsVersion | None:
     """Compute the next version and make it the active one; None when somebody else is at it.
 
@@ -153,7 +143,11 @@ def _lock_weights(conn: sa.Connection, collection_id: int) -> None:
 def _measured(
     conn: sa.Connection, t: Tables, collection_id: int, active: StatisticsVersion
 ) -> StatisticsVersion:
-    lexemes = t.chunk_lexemes
+    lexemes, b = t.chunk_lexemes, t.batches
+    # First, so that a write which commits meanwhile passes for one that was not counted.
+    sequence = (
+        conn.scalar(sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == collection_id)) or 0
+    )
     count, average, newest = conn.execute(
         sa.select(
             sa.func.count(),
@@ -165,10 +159,6 @@ def _measured(
             lexemes.c.current,
         )
     ).one()
-    b = t.batches
-    sequence = (
-        conn.scalar(sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == collection_id)) or 0
-    )
     version, average = active.version + 1, max(1.0, average)
     if abs(average / active.average_length - 1) > DRIFT_SHARE:
         return StatisticsVersion(version, version, count, average, newest, sequence)
