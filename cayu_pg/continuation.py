@@ -12,15 +12,19 @@ from cayu_pg.errors import InvalidInput, StaleContinuation
 
 @dataclass(frozen=True)
 class Continuation:
-    """Where a result goes on: the digest of the request, the state of the data, and the hits already shown."""
+    """Where a result goes on: the digest of the request, the state of the data, and the hits already shown.
+
+    `reranked` says whether the reranker was done in time, None that there was none.
+    """
 
     digest: str
     state: str
     offset: int
+    reranked: bool | None = None
 
     def token(self) -> str:
         """The continuation as text for a client to send back."""
-        facts = json.dumps([self.digest, self.state, self.offset], separators=(",", ":"))
+        facts = json.dumps([self.digest, self.state, self.offset, self.reranked], separators=(",", ":"))
         return base64.urlsafe_b64encode(facts.encode()).decode().rstrip("=")
 
 
@@ -31,13 +35,24 @@ def parse_continuation(token: str, digest: str) -> Continuation:
     except (binascii.Error, ValueError):
         facts = None
     match facts:
-        case [str(found), str(state), int(offset)] if type(offset) is int and offset > 0:
+        case [str(found), str(state), int(offset), bool() | None as reranked] if (
+            type(offset) is int and offset > 0
+        ):
             if found != digest:
                 raise InvalidInput(
                     "continuation", "the token of a search with the same arguments", "another one"
                 )
-            return Continuation(found, state, offset)
+            return Continuation(found, state, offset, reranked)
     raise InvalidInput("continuation", "the token of an earlier result", "something else")
+
+
+def check_order(continuation: Continuation, reranked: bool | None) -> None:
+    """Refuse to go on in another order than that of the pages before."""
+    if continuation.reranked != reranked:
+        raise StaleContinuation(
+            "the reranker was done in time for one page and not for the other, so their orders differ;"
+            " search again from the start, with a larger rerank_seconds"
+        )
 
 
 def check_state(continuation: Continuation, state: str) -> None:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from cayu_pg import bm25
 from cayu_pg.analysis import analyze
 from cayu_pg.bm25 import POSTING_BUDGET
-from cayu_pg.continuation import Continuation, check_state, parse_continuation
+from cayu_pg.continuation import Continuation, check_order, check_state, parse_continuation
 from cayu_pg.embedding import Embedder, check_vectors
-from cayu_pg.errors import DimensionMismatch, HistoryPruned, NotFound
+from cayu_pg.errors import Conflict, DimensionMismatch, HistoryPruned, NotFound
 from cayu_pg.fused import FusedRetrievalCandidate, RetrievalFusionResult
 from cayu_pg.fusion import WeightedReciprocalRankFusion
 from cayu_pg.query import ChannelDiagnostics, RerankDiagnostics, SearchDiagnostics, SearchHit, SearchResult
@@ -84,11 +84,16 @@ def search(t: Tables, searched: Sequence[Searched], request: SearchRequest) -> S
     embedded = time.perf_counter()
     found = yield from read(_ask, t, searched, request, vectors, page)
     order, reranked = yield from _reranked(request, found)
+    applied = None if reranked is None else reranked.applied
+    if page is not None:
+        check_order(page, applied)
     offset = page.offset if page else 0
     shown = order[offset : offset + request.limit]
     more = offset + len(shown) < len(order)
     following = (
-        Continuation(request.digest(names), found.state, offset + len(shown)).token() if more else None
+        Continuation(request.digest(names), found.state, offset + len(shown), applied).token()
+        if more
+        else None
     )
     return SearchResult(
         query=request.query,
@@ -288,6 +293,9 @@ def _texts(
     for collection_id, pairs in by_collection.items():
         hits = [(row.chunk_id, row.record_id, row.revision) for _, row in pairs]
         found = fetch_texts(conn, t, collection_id, hits)
+        if any(row.chunk_id not in found for _, row in pairs):
+            # Only in a caller's READ COMMITTED transaction; ours read from one snapshot.
+            raise Conflict("records were erased or pruned during the search; search again")
         texts |= {key: found[row.chunk_id] for key, row in pairs}
     return texts
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from cayu_pg import AsyncStore, Collection, Document, HashEmbedder, Store, migrate
-from cayu_pg.errors import Conflict, DimensionMismatch, InvalidInput, NotFound, Unreachable
+from cayu_pg.errors import Conflict, DimensionMismatch, InvalidInput, NotFound, StaleContinuation, Unreachable
 from cayu_pg.sql import batches
-from cayu_pg.sql.channels import Question, fetch_channels
+from cayu_pg.sql.channels import Question, fetch_channels, fetch_texts
 from cayu_pg.sql.embeddings import write_vectors
 from cayu_pg.sql.engine import open_engine, parse_url
 from tests.stores import CountingEmbedder, rows, scalar
@@ -265,3 +266,42 @@ def test_a_chunk_that_came_back_is_inside_the_bound(engine: sa.Engine) -> None:
     notes.ingest(loud)
     bound, most = words_left_out(engine, notes)
     assert bound >= most
+
+
+class Counting:
+    """A reranker for which the larger number is the better passage, and that can take its time."""
+
+    model = "counting"
+    seconds = 0.0
+
+    def score(self, query: str, documents: Sequence[str]) -> NDArray[np.float32]:
+        time.sleep(self.seconds)
+        return np.array([float(text.split()[-1]) for text in documents], np.float32)
+
+
+def test_pages_of_one_result_are_in_one_order_though_the_reranker_runs_late(engine: sa.Engine) -> None:
+    notes = Store(engine, embedder=CountingEmbedder()).collection("notes")
+    notes.ingest([f"one more note, number {n}" for n in range(40)])
+    reranker = Counting()
+    search = partial(notes.search, "note", limit=5, rerank=reranker, rerank_seconds=0.5)
+    first = search()
+    assert search(continuation=first.continuation).diagnostics.rerank.applied  # type: ignore[union-attr]
+    reranker.seconds = 0.6
+    with pytest.raises(StaleContinuation, match="rerank_seconds"):
+        search(continuation=first.continuation)
+
+
+def test_what_is_erased_during_a_search_of_the_callers_is_a_conflict(
+    engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    notes = store.collection("notes")
+    notes.ingest([Document("one", "a"), Document("one more", "b")])
+
+    def later(*given: Any) -> Any:
+        notes.erase("a")
+        return fetch_texts(*given)
+
+    monkeypatch.setattr("cayu_pg.retrieval.fetch_texts", later)
+    with engine.connect() as connection, pytest.raises(Conflict, match="search again"):
+        store.using(connection).collection("notes").search("one")
