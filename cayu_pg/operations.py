@@ -149,11 +149,15 @@ def drop_collection(state: StoreState, tenant: str, name: str) -> Steps[bool]:
     row = yield from read(sql_collections.find_collection, tables, tenant, name)
     if row is None:
         return False
-    yield from write(_drop, tables, row.collection_id)
+    if state.borrowed:
+        yield from write(_drop_at_once, tables, row.collection_id)
+    else:
+        yield from write(sql_collections.delete_collection, tables, row.collection_id)
+        yield from maintain(indexes.drop_indexes_aside, tables, row.collection_id)
     return True
 
 
-def _drop(conn: sa.Connection, tables: Tables, collection_id: int) -> None:
+def _drop_at_once(conn: sa.Connection, tables: Tables, collection_id: int) -> None:
     sql_collections.delete_collection(conn, tables, collection_id)
     indexes.drop_indexes(conn, tables, collection_id)
 

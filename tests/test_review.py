@@ -305,3 +305,18 @@ def test_what_is_erased_during_a_search_of_the_callers_is_a_conflict(
     monkeypatch.setattr("cayu_pg.retrieval.fetch_texts", later)
     with engine.connect() as connection, pytest.raises(Conflict, match="search again"):
         store.using(connection).collection("notes").search("one")
+
+
+def test_others_search_while_a_collection_with_indexes_is_dropped(engine: sa.Engine) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    for name in ("notes", "other"):
+        store.collection(name).ingest(["one"])
+    store.collection("notes").reindex(min_chunks=1)
+    with ThreadPoolExecutor() as pool, engine.connect() as connection:
+        store.using(connection).collection("other").ingest(["two"])
+        dropped = pool.submit(store.drop_collection, "notes")
+        wait_for_lock(engine)
+        assert pool.submit(store.collection("other").search, "one").result(10).texts == ["one"]
+        connection.commit()
+        assert dropped.result(10)
+    assert scalar(engine, "SELECT count(*) FROM pg_indexes WHERE indexname ~ '^(gin|hnsw)_.*[0-9]$'") == 0

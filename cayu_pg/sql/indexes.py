@@ -131,9 +131,21 @@ def build_progress(conn: sa.Connection, t: Tables, collection_id: int) -> IndexP
 
 
 def drop_indexes(conn: sa.Connection, t: Tables, collection_id: int) -> None:
-    """Drop the indexes on request of a collection that is deleted."""
-    for name in _found(conn, t, collection_id):
+    """Drop the indexes on request of a collection that is deleted; their tables are locked until the commit."""
+    for name in sorted(_found(conn, t, collection_id)):
         _execute(conn, f"DROP INDEX {quoted(t.schema)}.{quoted(name)}")
+
+
+def drop_indexes_aside(conn: sa.Connection, t: Tables, collection_id: int) -> None:
+    """The same while others search and write, for a connection of our own outside transactions.
+
+    A plain DROP INDEX that waits for one open write keeps the searches of all collections waiting behind it.
+    """
+    names = sorted(_found(conn, t, collection_id))
+    if names:
+        _wait_for_turn(conn, t)
+    for name in names:
+        _drop(conn, t, name)
 
 
 def analyze_tables(conn: sa.Connection, t: Tables) -> None:
