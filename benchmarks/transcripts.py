@@ -207,12 +207,28 @@ def rare_word(url: str, messages: int) -> None:
         print(f"in one of 1,000: {hits} hits, {milliseconds(lambda: talk.search(RARE)):.1f} ms")
 
 
+TS_RANK = sa.text(
+    "SELECT transcript_key, position, ts_rank(tsv, CAST(:asked AS tsquery), 1) AS score"
+    " FROM cayu.message_lexemes WHERE tenant = 'default' AND tsv @@ CAST(:asked AS tsquery)"
+    " ORDER BY score DESC, transcript_key, position DESC LIMIT 20"
+)
+
+
 def timed(store: Store, query: str, roles: str | None = None) -> None:
+    """The search beside plain SQL that ranks every match by ts_rank, without roles and without reading messages."""
+
+    def ts_rank() -> None:
+        with store.engine.connect() as connection:
+            connection.execute(TS_RANK, {"asked": query.replace(" ", " | ")}).all()
+
     def search() -> MessageHits:
         return store.search_messages(query, roles=roles)
 
     title = query if roles is None else f"{query} (role {roles})"
-    print(f"{title}: {len(hits := search())} hits, exact {hits.exact}, {milliseconds(search):.1f} ms")
+    medians = side_by_side(5, {"search": search, "ts_rank": ts_rank})
+    hits = search()
+    times = ", ".join(f"{name} {median * 1e3:.1f} ms" for name, median in medians.items())
+    print(f"{title}: {len(hits)} hits, exact {hits.exact}, {times}")
 
 
 def milliseconds(act: Callable[[], object]) -> float:

@@ -541,6 +541,8 @@ def test_the_asynchronous_door_offers_the_same(database_url: str) -> None:
         assert [each.position async for each in talk.iterate(reverse=True)] == [4, 3, 2, 1, 0]
         assert [positions(page) async for page in talk.pages(limit=3)] == [[0, 1, 2], [3, 4]]
         assert [hit.position for hit in await talk.search("3", roles="user")] == [3]
+        assert [hit.position for hit in await store.search_messages("3", roles="user")] == [3]
+        assert (await store.delete_messages_older_than(now() - HOUR, dry_run=True)).messages == 0
         assert (await talk.count(), await talk.delete_before(4), await talk.next_position()) == (5, 4, 5)
         assert await talk.delete()
         await store.close()
