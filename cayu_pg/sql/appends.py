@@ -16,7 +16,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from cayu_pg.errors import Conflict, IdempotencyConflict, PositionConflict
-from cayu_pg.sql.tables import Tables, quoted
+from cayu_pg.sql.tables import Tables, sql_text
 
 TEXT_CONFIG = "simple"  # suits every language; a transcript may hold several
 # One statement takes at most this many characters: jsonb ends at 256 MB, and small numbers grow sixfold in it.
@@ -136,12 +136,13 @@ def append_messages(
 
 def create_or_lock(conn: sa.Connection, t: Tables, name: TranscriptName) -> int:
     """The next position of the transcript, which exists and is locked from here on."""
-    statement = sa.text(
-        f"INSERT INTO {quoted(t.schema)}.transcripts"
+    statement = sql_text(
+        t,
+        "INSERT INTO {schema}.transcripts"
         " (transcript_key, tenant, transcript_id, next_position, metadata)"
-        " VALUES (:transcript_key, :tenant, :transcript_id, 0, '{}')"
+        " VALUES (:transcript_key, :tenant, :transcript_id, 0, '{{}}')"
         " ON CONFLICT (transcript_key) DO UPDATE SET transcript_id = excluded.transcript_id"
-        " RETURNING next_position"
+        " RETURNING next_position",
     )
     binds = {"transcript_key": name.key, "tenant": name.tenant, "transcript_id": name.transcript_id}
     return int(conn.execute(statement, binds).scalar_one())
@@ -219,15 +220,13 @@ def _binds(name: TranscriptName, batch: Batch, expected: int | None) -> dict[str
 
 @lru_cache(maxsize=256)
 def _statement(t: Tables, *, one: bool, keyed: bool, going_on: bool) -> sa.TextClause:
-    schema = quoted(t.schema)
     first_of_key = keyed and not going_on
     take = _TAKE_POSITIONS.replace("{unless_known}", _UNLESS_KNOWN if first_of_key else "")
-    statement = _WRITE.format(
-        schema=schema,
-        positions=(_GO_ON if going_on else take).format(schema=schema),
+    template = _WRITE.replace("{positions}", _GO_ON if going_on else take)
+    return sql_text(
+        t,
+        template.replace("{note}", _NOTE if first_of_key else ""),
         messages=_ONE_MESSAGE if one else _MANY_MESSAGES,
         texts=_ONE_TEXT if one else _MANY_TEXTS,
         config=TEXT_CONFIG,
-        note=_NOTE.format(schema=schema) if first_of_key else "",
     )
-    return sa.text(statement)

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from cayu_pg.sql.collections import CollectionRow
-from cayu_pg.sql.tables import Tables, one_of, quoted
+from cayu_pg.sql.tables import Tables, one_of, sql_text
 
 _REFRESH_METADATA = """
 UPDATE {schema}.chunks k SET metadata = n.metadata
@@ -72,7 +72,7 @@ def retire_chunks(
         "revisions": list(revisions.values()),
         "kept": list(kept),
     }
-    retired = list(conn.scalars(_text(t, _RETIRE), binds))
+    retired = list(conn.scalars(sql_text(t, _RETIRE), binds))
     _set_current(conn, t, collection.collection_id, retired, current=False)
     return len(retired)
 
@@ -101,7 +101,7 @@ def refresh_metadata(
         "chunk_ids": list(metadata),
         "metadata": [json.dumps(each, ensure_ascii=False) for each in metadata.values()],
     }
-    conn.execute(_text(t, _REFRESH_METADATA), binds)
+    conn.execute(sql_text(t, _REFRESH_METADATA), binds)
 
 
 def _set_current(
@@ -119,7 +119,3 @@ def _set_current(
             )
             .values(current=current)
         )
-
-
-def _text(t: Tables, template: str) -> sa.TextClause:
-    return sa.text(template.format(schema=quoted(t.schema)))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cayu_pg.errors import DimensionMismatch
 from cayu_pg.sql.collections import CollectionRow, Space, ensure_space
 from cayu_pg.sql.copy import copy_embeddings
-from cayu_pg.sql.tables import Tables, one_of, quoted
+from cayu_pg.sql.tables import Tables, one_of, sql_text
 
 _REUSE_EMBEDDINGS = """
 INSERT INTO {schema}.chunk_embeddings (collection_id, chunk_id, space_id, tenant, current, embedding)
@@ -138,11 +138,7 @@ def _reuse_vectors(
         "chunk_ids": [chunk_id for chunk_id, _ in pairs],
         "hashes": [hashed for _, hashed in pairs],
     }
-    written = set(conn.scalars(_text(t, _REUSE_EMBEDDINGS), binds))
+    written = set(conn.scalars(sql_text(t, _REUSE_EMBEDDINGS), binds))
     missing = frozenset(hashed for chunk_id, hashed in pairs if chunk_id not in written)
     if missing:
         raise MissingVectors(missing)
-
-
-def _text(t: Tables, template: str) -> sa.TextClause:
-    return sa.text(template.format(schema=quoted(t.schema)))

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from cayu_pg import bm25
 from cayu_pg.sql.collections import CollectionRow
-from cayu_pg.sql.tables import Tables, quoted
+from cayu_pg.sql.tables import Tables, sql_text
 
 # The SQL twin of bm25.dimension.
 DIMENSION = (
@@ -70,10 +70,9 @@ def insert_lexemes(
     texts: Sequence[str],
 ) -> None:
     """Write the words of new chunks, weighted by the average length of statistics version `version`."""
-    statement = _filled(_INSERT_NEW, t, tsv="v.tsv", length="n.length")
     binds = _binds(collection, version, average)
     conn.execute(
-        sa.text(statement),
+        _weighing(t, _INSERT_NEW, tsv="v.tsv", length="n.length"),
         {**binds, "config": collection.text_config, "chunk_ids": list(chunk_ids), "texts": list(texts)},
     )
 
@@ -90,9 +89,9 @@ def reweight(
 ) -> int:
     """Write rows of `version` beside those of `old_version`, all or those that lack them; how many."""
     template = _INSERT_REWEIGHTED + (_UNLESS_THERE if only_missing else "")
-    statement = _filled(template, t, tsv="o.tsv", length="o.length")
+    statement = _weighing(t, template, tsv="o.tsv", length="o.length")
     binds = _binds(collection, version, average)
-    return conn.execute(sa.text(statement), {**binds, "old_version": old_version}).rowcount
+    return conn.execute(statement, {**binds, "old_version": old_version}).rowcount
 
 
 def _binds(collection: CollectionRow, version: int, average: float) -> dict[str, object]:
@@ -100,13 +99,13 @@ def _binds(collection: CollectionRow, version: int, average: float) -> dict[str,
     return {**collection.key, **bm25_of, "version": version}
 
 
-def _filled(template: str, t: Tables, *, tsv: str, length: str) -> str:
-    weights = _WEIGHTS.format(
-        extension=quoted(t.extension_schema),
+def _weighing(t: Tables, template: str, *, tsv: str, length: str) -> sa.TextClause:
+    return sql_text(
+        t,
+        template.replace("{weights}", _WEIGHTS),
         dimension=DIMENSION.format(lexeme="w.lexeme"),
         dimensions=bm25.DIMENSIONS,
         entries=bm25.MAX_ENTRIES,
         tsv=tsv,
         length=length,
     )
-    return template.format(schema=quoted(t.schema), weights=weights).replace("::", r"\:\:")

@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import TSQUERY
 from cayu_pg import bm25
 from cayu_pg.message_terms import K1, B, Choice, extrapolated
 from cayu_pg.sql.appends import TEXT_CONFIG
-from cayu_pg.sql.tables import Tables, one_of, quoted
+from cayu_pg.sql.tables import Tables, one_of, sql_text
 from cayu_pg.sql.transcripts import MessageRow, message_columns
 
 SAMPLED = 1_000  # messages, the newest of each transcript that is looked at
@@ -89,7 +89,7 @@ ORDER BY w.lexeme"""
 # "A" marks the words of the question; those of messages all have the mark "D".
 _SCORE = """
 SELECT sum(w.idf * f.tf * (:k1 + 1) / (f.tf + :k1 * (1 - :b + :b * chosen.length / :average_length)))
-FROM unnest(ts_filter(setweight(chosen.tsv, 'A', CAST(:lexemes AS text[])), '{a}')) u,
+FROM unnest(ts_filter(setweight(chosen.tsv, 'A', CAST(:lexemes AS text[])), '{{a}}')) u,
      LATERAL (SELECT cardinality(u.positions)::float8 AS tf) f,
      LATERAL (SELECT (CAST(:idf AS float8[]))[array_position(CAST(:lexemes AS text[]), u.lexeme)] AS idf) w"""
 
@@ -189,7 +189,7 @@ def ranking_query(
     m, c = t.transcript_messages, t.transcripts
     parts = _chosen(t, scope, choice, which)
     chosen = sa.union_all(*(sa.select(part) for part in parts.values())).subquery("chosen")
-    score = _score(choice, average_length).label("score")
+    score = _score(t, choice, average_length).label("score")
     ranked = (
         sa.select(chosen.c.transcript_key, chosen.c.position, score)
         .order_by(score.desc(), chosen.c.transcript_key, chosen.c.position.desc())
@@ -215,18 +215,14 @@ def ranking_query(
 
 @lru_cache(maxsize=64)
 def _statistics_query(t: Tables, column: str) -> sa.TextClause:
-    statement = _STATISTICS.format(
-        schema=quoted(t.schema),
+    return sql_text(
+        t,
+        _STATISTICS,
         scope=column,
         config=TEXT_CONFIG,
         quoted=_QUOTED,
         max_terms=bm25.MAX_TERMS,
     )
-    return _sql(statement)
-
-
-def _sql(statement: str) -> sa.TextClause:
-    return sa.text(statement.replace("::", r"\:\:"))
 
 
 def _frequency(row: sa.Row[Any], messages: float) -> float:
@@ -289,7 +285,7 @@ def _quoted(word: str) -> str:
     return "'" + word.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
-def _score(choice: Choice, average_length: float) -> sa.ScalarSelect[Any]:
+def _score(t: Tables, choice: Choice, average_length: float) -> sa.ScalarSelect[Any]:
     binds = {
         "lexemes": list(choice.idf),
         "idf": list(choice.idf.values()),
@@ -297,7 +293,7 @@ def _score(choice: Choice, average_length: float) -> sa.ScalarSelect[Any]:
         "k1": K1,
         "b": B,
     }
-    return _sql(_SCORE).bindparams(**binds).columns(score=sa.Double).scalar_subquery()
+    return sql_text(t, _SCORE).bindparams(**binds).columns(score=sa.Double).scalar_subquery()
 
 
 def _size(part: sa.CTE | None, name: str) -> sa.ColumnElement[int]:

@@ -11,7 +11,7 @@ from cayu_pg.records import Piece, PreparedDocument
 from cayu_pg.sql.collections import CollectionRow, lock_collection
 from cayu_pg.sql.records import finish_batch, known_records, next_batch
 from cayu_pg.sql.statistics import lock_weights_shared
-from cayu_pg.sql.tables import Tables, one_of, quoted
+from cayu_pg.sql.tables import Tables, one_of, quoted, sql_text
 
 # A revision ends where the next one of its record begins; the current one never ends.
 _ENDED = """
@@ -63,10 +63,10 @@ def prune(
     lock_weights_shared(conn, collection.collection_id)
     lock_collection(conn, t, collection)
     binds = {**collection.key, "keep_last": keep_last, "older_than": older_than}
-    pruned, horizon = conn.execute(_text(t, _PRUNE), binds).one()
+    pruned, horizon = conn.execute(sql_text(t, _PRUNE), binds).one()
     if not pruned:
         return 0
-    conn.execute(_text(t, _DROP_UNPLACED), collection.key)
+    conn.execute(sql_text(t, _DROP_UNPLACED), collection.key)
     c = t.collections
     conn.execute(
         sa.update(c).where(c.c.id == collection.collection_id, c.c.horizon < horizon).values(horizon=horizon)
@@ -127,7 +127,7 @@ def read_prepared(
     if row is None:
         return None
     binds = {**collection.key, "record_id": record_id, "revision": revision}
-    pieces = conn.execute(_text(t, _PIECES), binds)
+    pieces = conn.execute(sql_text(t, _PIECES), binds)
     return PreparedDocument(
         record_id=record_id,
         record_type=row.record_type,
@@ -139,7 +139,3 @@ def read_prepared(
         digest=bytes(row.digest),
         pieces=tuple(Piece(each[0], each[1], each[2], bytes(each[3])) for each in pieces),
     )
-
-
-def _text(t: Tables, template: str) -> sa.TextClause:
-    return sa.text(template.format(schema=quoted(t.schema)))

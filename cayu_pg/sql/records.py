@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from cayu_pg.records import Record, Revision
 from cayu_pg.sql.collections import CollectionRow
-from cayu_pg.sql.tables import Tables, one_of, quoted
+from cayu_pg.sql.tables import Tables, one_of, sql_text
 
 _ADD_MISSING = """
 INSERT INTO {schema}.records (collection_id, record_id, tenant, record_type, current_revision)
@@ -88,7 +88,7 @@ def lock_records(
     """Make sure that the records exist, lock them in the order of their ids, and say where they stand."""
     ids = sorted(types)
     binds = {**collection.key, "record_ids": ids, "record_types": [types[name] for name in ids]}
-    conn.execute(_text(t, _ADD_MISSING), binds)
+    conn.execute(sql_text(t, _ADD_MISSING), binds)
     return known_records(conn, t, collection.collection_id, ids, lock=True)
 
 
@@ -123,7 +123,7 @@ def finish_batch(
     key = (zlib.crc32(b"cayu_pg:sequence") << 31) ^ collection.collection_id
     conn.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
     binds = {**collection.key, "batch_id": batch_id, "added": added, "removed": removed}
-    conn.execute(_text(t, _FINISH_BATCH), binds)
+    conn.execute(sql_text(t, _FINISH_BATCH), binds)
 
 
 def move_pointers(
@@ -136,7 +136,7 @@ def move_pointers(
         "revisions": [row[1] for row in rows],
         "record_types": [row[2] for row in rows],
     }
-    conn.execute(_text(t, _MOVE_POINTERS), binds)
+    conn.execute(sql_text(t, _MOVE_POINTERS), binds)
 
 
 def write_tombstones(
@@ -144,8 +144,8 @@ def write_tombstones(
 ) -> None:
     """Give each of these records, which are locked, a revision that says it was deleted."""
     binds = {**collection.key, "record_ids": list(record_ids), "batch_id": batch_id}
-    conn.execute(_text(t, _ADD_TOMBSTONES), binds)
-    conn.execute(_text(t, _MARK_DELETED), binds)
+    conn.execute(sql_text(t, _ADD_TOMBSTONES), binds)
+    conn.execute(sql_text(t, _MARK_DELETED), binds)
 
 
 def read_record(
@@ -269,7 +269,3 @@ def _fields(row: sa.Row[Any]) -> dict[str, Any]:
         "content_hash": None if row.content_hash is None else bytes(row.content_hash).hex(),
         "recorded_at": row.recorded_at,
     }
-
-
-def _text(t: Tables, template: str) -> sa.TextClause:
-    return sa.text(template.format(schema=quoted(t.schema)))

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
-from cayu_pg.sql.tables import Tables, quoted
+from cayu_pg.sql.tables import Tables, sql_text
 
 PER_RECORD_OVERSAMPLING = 4  # chunks fetched from HNSW per record asked for, before the fallback to exact
 QUANTIZED_OVERSAMPLING = 4  # chunks fetched by one-bit vectors per candidate, to be scored again
@@ -116,7 +116,7 @@ def stood(t: Tables) -> sa.CTE:
         sa.column("current_revision", sa.Integer),
         sa.column("metadata", JSONB),
     ]
-    statement = sa.text(_STOOD.format(schema=quoted(t.schema)))
+    statement = sql_text(t, _STOOD)
     binds = (literal("collection_id"), sa.bindparam("as_of", type_=sa.BigInteger))
     return statement.bindparams(*binds).columns(*columns).cte("stood").prefix_with("MATERIALIZED")
 

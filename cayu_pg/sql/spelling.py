@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from cayu_pg.spelling import MIN_LENGTH, nearest, pairs_of
-from cayu_pg.sql.tables import Tables, quoted
+from cayu_pg.sql.tables import Tables, quoted, sql_text
 
 MAX_RESEMBLING = 300
 MAX_WORDS = 8  # of one question that are looked up
@@ -28,7 +28,7 @@ SELECT s.lexeme, s.document_frequency
 FROM {schema}.lexeme_statistics s
 WHERE s.collection_id = :collection_id AND s.version = :version
   AND char_length(s.lexeme) BETWEEN :shortest AND :longest
-ORDER BY {extension}.similarity(s.lexeme, :word) DESC, s.document_frequency DESC, s.lexeme LIMIT {most}"""
+ORDER BY {trigrams}.similarity(s.lexeme, :word) DESC, s.document_frequency DESC, s.lexeme LIMIT {most}"""
 
 _TRIGRAMS = """
 SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'pg_trgm'"""
@@ -43,8 +43,9 @@ def corrections(
     """
     trigrams = conn.scalar(sa.text(_TRIGRAMS))
     template = _RESEMBLING if trigrams is None else _BY_TRIGRAMS
-    names = {"schema": quoted(t.schema), "extension": quoted(trigrams or ""), "most": MAX_RESEMBLING}
-    statement = sa.text(template.format(**names))
+    statement = sql_text(
+        t, template, most=MAX_RESEMBLING, trigrams=quoted(trigrams or "").replace(":", r"\:")
+    )
     found = {}
     for word in [each for each in unknown if len(each) >= MIN_LENGTH][:MAX_WORDS]:
         pairs = pairs_of(word)

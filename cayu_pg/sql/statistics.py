@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from cayu_pg.errors import Conflict
 from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.lexemes import average_length, reweight
-from cayu_pg.sql.tables import Tables, quoted
+from cayu_pg.sql.tables import Tables, sql_text
 
 REFRESH_SHARE = 0.2  # of the counted chunks that may be new before a refresh
 DRIFT_SHARE = 0.1  # of the average length
@@ -33,7 +33,7 @@ SELECT :collection_id, :version, w.lexeme, :tenant, count(*) * :every,
        CASE WHEN :every > 1 THEN :k1 + 1
             ELSE max(f.tf * (:k1 + 1) / (f.tf + :k1 * (1 - :b + :b * l.length / :average))) END
 FROM {schema}.chunk_lexemes l, unnest(l.tsv) w,
-     LATERAL (SELECT cardinality(w.positions)\\:\\:float8 AS tf) f
+     LATERAL (SELECT cardinality(w.positions)::float8 AS tf) f
 WHERE l.collection_id = :collection_id AND l.weights_version = :weights_version AND l.current
   AND l.chunk_id % :every = 0
 GROUP BY w.lexeme"""
@@ -47,7 +47,6 @@ class StatisticsVersion:
     weights_version: int
     chunks: int
     average_length: float
-    newest_chunk_id: int
     sequence: int
 
 
@@ -60,7 +59,6 @@ def active_version(conn: sa.Connection, t: Tables, collection_id: int) -> Statis
             v.c.weights_version,
             v.c.chunks,
             v.c.average_length,
-            v.c.newest_chunk_id,
             v.c.sequence,
         )
         .join(c, (c.c.id == v.c.collection_id) & (c.c.active_statistics == v.c.version))
@@ -79,7 +77,7 @@ def version_to_write(
     active = active_version(conn, t, collection.collection_id)
     if active is not None:
         return active
-    first = StatisticsVersion(1, 1, 0, average_length(conn, collection, texts), 0, 0)
+    first = StatisticsVersion(1, 1, 0, average_length(conn, collection, texts), 0)
     conn.execute(insert(t.statistics_versions).values(_row(collection, first)).on_conflict_do_nothing())
     conn.execute(
         sa.update(t.collections)
@@ -148,11 +146,10 @@ def _measured(
     sequence = (
         conn.scalar(sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == collection_id)) or 0
     )
-    count, average, newest = conn.execute(
+    count, average = conn.execute(
         sa.select(
             sa.func.count(),
             sa.func.coalesce(sa.cast(sa.func.avg(lexemes.c.length), sa.Double), 1.0),
-            sa.func.coalesce(sa.func.max(lexemes.c.chunk_id), 0),
         ).where(
             lexemes.c.collection_id == collection_id,
             lexemes.c.weights_version == active.weights_version,
@@ -161,8 +158,8 @@ def _measured(
     ).one()
     version, average = active.version + 1, max(1.0, average)
     if abs(average / active.average_length - 1) > DRIFT_SHARE:
-        return StatisticsVersion(version, version, count, average, newest, sequence)
-    kept = (active.weights_version, count, active.average_length, newest, sequence)
+        return StatisticsVersion(version, version, count, average, sequence)
+    kept = (active.weights_version, count, active.average_length, sequence)
     return StatisticsVersion(version, *kept)
 
 
@@ -206,7 +203,7 @@ def _count_lexemes(
     conn: sa.Connection, t: Tables, collection: CollectionRow, version: StatisticsVersion
 ) -> None:
     conn.execute(
-        sa.text(_COUNT_LEXEMES.format(schema=quoted(t.schema))),
+        sql_text(t, _COUNT_LEXEMES),
         {
             **collection.key,
             "k1": collection.k1,
@@ -250,7 +247,6 @@ def _row(collection: CollectionRow, version: StatisticsVersion) -> dict[str, obj
         "weights_version": version.weights_version,
         "chunks": version.chunks,
         "average_length": version.average_length,
-        "newest_chunk_id": version.newest_chunk_id,
         "sequence": version.sequence,
     }
 

@@ -87,6 +87,17 @@ def quoted(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
+def sql_text(t: Tables, template: str, **parts: str | int) -> sa.TextClause:
+    """`template` with the names `{schema}` and `{extension}` and other `parts` filled in; `:name` is a bind.
+
+    Casts may be written `::type`, and a colon in a name is only that.
+    """
+    names = {"schema": quoted(t.schema), "extension": quoted(t.extension_schema)}
+    names = {key: name.replace(":", r"\:") for key, name in names.items()}
+    given = {key: str(part).replace("::", r"\:\:") for key, part in parts.items()}
+    return sa.text(template.replace("::", r"\:\:").format(**names, **given))
+
+
 def one_of(column: sa.ColumnElement[T], values: Collection[T]) -> sa.ColumnElement[bool]:
     """`column = ANY(array)`: any number of values in one bind."""
     array = sa.bindparam(None, list(values), type_=ARRAY(column.type))
@@ -176,11 +187,19 @@ def _collections(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ..
             comment="Before this sequence the history was pruned.",
         ),
         _created(),
+        sa.Column(
+            "features",
+            JSONB,
+            nullable=False,
+            server_default=sa.text("'{}'::jsonb"),
+            comment="Signals that hits carry into the fusion, by name.",
+        ),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("tenant", "name"),
         sa.UniqueConstraint("id", "tenant"),
         sa.CheckConstraint("name <> ''", name="name"),
         sa.CheckConstraint("k1 >= 0 AND b BETWEEN 0 AND 1", name="bm25"),
+        sa.CheckConstraint("jsonb_typeof(features) = 'object'", name="features"),
         sa.CheckConstraint("distance IN ('cosine', 'inner_product', 'l2')", name="distance"),
         sa.CheckConstraint("quantization IN ('none', 'binary')", name="quantization"),
         comment="One searchable set of documents.",
@@ -212,6 +231,12 @@ def _collections(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ..
         sa.CheckConstraint("distance IN ('cosine', 'inner_product', 'l2')", name="distance"),
         sa.CheckConstraint("quantization IN ('none', 'binary')", name="quantization"),
         sa.CheckConstraint("state IN ('building', 'active', 'retired')", name="state"),
+        sa.Index(
+            None,
+            "collection_id",
+            unique=True,
+            postgresql_where=sa.text("state = 'building'"),
+        ),
         comment="One way of turning text into vectors.",
     )
     fusion = sa.Table(
@@ -223,6 +248,7 @@ def _collections(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ..
         sa.Column("config", JSONB, nullable=False, comment="WeightedReciprocalRankFusionConfig as JSON."),
         sa.Column("fingerprint", sa.Text, nullable=False, comment="SHA-256 of the canonical configuration."),
         _created(),
+        sa.Column("evidence", JSONB, comment="What it was earned from: a tuning, a calibration, or null."),
         sa.PrimaryKeyConstraint("collection_id", "name"),
         _belongs(["collection_id", "tenant"], "collections", ["id", "tenant"]),
         sa.CheckConstraint("jsonb_typeof(config) = 'object'", name="config"),
@@ -241,7 +267,6 @@ def _statistics(metadata: sa.MetaData, *_: ExtensionType) -> tuple[sa.Table, ...
         sa.Column("weights_version", sa.Integer, nullable=False, comment="The chunk_lexemes rows it reads."),
         sa.Column("chunks", sa.BigInteger, nullable=False, comment="Current chunks counted (N of BM25)."),
         sa.Column("average_length", sa.Double, nullable=False, comment="Mean words a chunk, of the weights."),
-        sa.Column("newest_chunk_id", sa.BigInteger, nullable=False, comment="No newer chunk was counted."),
         sa.Column("sequence", sa.BigInteger, nullable=False, comment="The last write that was counted."),
         _created(),
         sa.PrimaryKeyConstraint("collection_id", "version"),

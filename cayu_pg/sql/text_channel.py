@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from cayu_pg import bm25
 from cayu_pg.sql.lexemes import DIMENSION
 from cayu_pg.sql.shapes import Shape, Where, best, group_columns, literal, with_chunks
-from cayu_pg.sql.tables import Tables, quoted
+from cayu_pg.sql.tables import Tables, sql_text
 
 # `left_over` is the most that a word and all commoner ones can add up to: words from the rarest on are chosen while
 # that could still lift a chunk above `threshold`, or while their postings are within the budget.
@@ -97,13 +97,13 @@ def text_part(t: Tables, shape: Shape, where: Where, state: sa.CTE) -> TextPart:
     )
     found = best(with_chunks(query, t, lexemes, shape, where), shape).cte("text_hits")
     hits = sa.select(sa.literal("text").label("channel"), found.c.chunk_id, found.c.value)
-    return TextPart(hits, (_terms(t, shape), _required(shape), question), question)
+    return TextPart(hits, (_terms(t, shape), _required(t, shape), question), question)
 
 
 def _terms(t: Tables, shape: Shape) -> sa.CTE:
     # Largest weights were taken over the chunks that were current when they were counted.
     uncounted = "true" if shape.as_of else "v.has_newer"
-    statement = _sql(_TERMS.format(schema=quoted(t.schema), max_terms=bm25.MAX_TERMS, uncounted=uncounted))
+    statement = sql_text(t, _TERMS, max_terms=bm25.MAX_TERMS, uncounted=uncounted)
     columns: list[sa.ColumnClause[Any]] = [
         sa.column(name) for name in ("lexeme", "idf", "top", "chosen", "unknown")
     ]
@@ -115,16 +115,17 @@ def _terms(t: Tables, shape: Shape) -> sa.CTE:
     )
 
 
-def _required(shape: Shape) -> sa.CTE:
+def _required(t: Tables, shape: Shape) -> sa.CTE:
     template = _CLAUSES if shape.clauses else _ANY
-    statement = _sql(template.format(quoted=_QUOTED, max_terms=bm25.MAX_TERMS))
+    statement = sql_text(t, template, quoted=_QUOTED, max_terms=bm25.MAX_TERMS)
     return statement.columns(sa.column("words")).cte("required").prefix_with("MATERIALIZED")
 
 
 def _question(t: Tables, shape: Shape) -> sa.CTE:
-    statement = _QUESTION.format(
+    statement = sql_text(
+        t,
+        _QUESTION,
         dimensions=bm25.DIMENSIONS,
-        extension=quoted(t.extension_schema),
         dimension=DIMENSION.format(lexeme="w.lexeme"),
         # Where clauses choose the candidates, every word of the question adds to every candidate's score.
         rest="0" if shape.clauses else _REST,
@@ -132,8 +133,4 @@ def _question(t: Tables, shape: Shape) -> sa.CTE:
     columns: list[sa.ColumnClause[Any]] = [
         sa.column(name) for name in ("words", "idf", "rest", "terms", "unknown")
     ]
-    return _sql(statement).columns(*columns).cte("question").prefix_with("MATERIALIZED")
-
-
-def _sql(statement: str) -> sa.TextClause:
-    return sa.text(statement.replace("::", r"\:\:"))
+    return statement.columns(*columns).cte("question").prefix_with("MATERIALIZED")
