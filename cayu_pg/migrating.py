@@ -21,7 +21,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from cayu_pg.errors import InvalidInput, MissingExtension, NotMigrated, SchemaTooNew
-from cayu_pg.sql.engine import Extension, find_extension, open_engine, require_extension
+from cayu_pg.sql.engine import Extension, find_extension, open_engine, require_extension, require_server
 from cayu_pg.sql.errors import translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA, ExtensionType, build_metadata, quoted
 
@@ -90,6 +90,7 @@ def check_schema(conn: sa.Connection, schema: str) -> Extension:
     Raises NotMigrated when the schema is absent or behind, SchemaTooNew when it is ahead. A schema whose migrations
     run in an application's own chain has no version table of its own; then the tables themselves are looked for.
     """
+    require_server(conn)
     found = found_revisions(conn, schema)
     if found is None and _relation_exists(conn, schema, "batches"):
         return require_extension(find_extension(conn))
@@ -166,6 +167,7 @@ def prepare(context: MigrationContext) -> None:
         context.execute(f"CREATE EXTENSION IF NOT EXISTS vector SCHEMA {escaped(extension)}")
         return
     assert context.connection is not None  # only printed SQL has none
+    require_server(context.connection)
     _ensure_schema(context.connection, schema)
     _ensure_extension(context.connection)
 
@@ -245,6 +247,7 @@ def _run_offline(context: Any, schema: str, extension_schema: str) -> None:
 
 
 def _run_online(context: Any, connection: sa.Connection, schema: str) -> None:
+    require_server(connection)
     with _migration_lock(connection, schema):
         _ensure_schema(connection, schema)
         extension = find_extension(connection)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from cayu_pg.errors import InvalidInput, MissingExtension
+from cayu_pg.errors import InvalidInput, MissingExtension, SchemaError
 from cayu_pg.sql.tables import Tables, build_tables
 
+MINIMUM_SERVER = 16  # the oldest that the tests run on
 MINIMUM_EXTENSION = (0, 8, 0)
 PATCHED_EXTENSION = (0, 8, 2)  # below it: CVE-2026-3172
 CONNECT_ARGS = {
@@ -63,6 +64,14 @@ def open_async_engine(url: str | sa.URL) -> AsyncEngine:
 def _connect_args(url: str | sa.URL) -> dict[str, object]:
     given = parse_url(url).query
     return {name: value for name, value in CONNECT_ARGS.items() if name not in given}
+
+
+def require_server(conn: sa.Connection) -> None:
+    """SchemaError on a server older than those that are tested; asks nothing, the driver knows the version."""
+    found = conn.dialect.server_version_info
+    if found is not None and found[0] < MINIMUM_SERVER:
+        version = ".".join(map(str, found))
+        raise SchemaError(f"PostgreSQL: expected {MINIMUM_SERVER} or newer, found {version}")
 
 
 def find_extension(conn: sa.Connection) -> Extension | None:
