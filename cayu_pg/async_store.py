@@ -245,7 +245,7 @@ class AsyncStore:
         )
 
     def for_tenant(self, tenant: str) -> AsyncStore:
-        """The same store for one tenant."""
+        """The same store for one tenant, open for as long as this one is."""
         return self._derived(tenant=operations.check_name("tenant", tenant))
 
     async def using(self, connection: AsyncConnection | AsyncSession) -> AsyncStore:

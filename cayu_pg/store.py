@@ -231,7 +231,7 @@ class Store:
         )
 
     def for_tenant(self, tenant: str) -> Store:
-        """The same store for one tenant."""
+        """The same store for one tenant, open for as long as this one is."""
         return self._derived(tenant=operations.check_name("tenant", tenant))
 
     def using(self, connection: sa.Connection | Session) -> Store:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import cayu_pg
+from cayu_pg import embedded
 from cayu_pg.cli import main
 from cayu_pg.cli.demo import QUESTIONS, reference
+from tests.conftest import temporary_folder
 
 
 @pytest.fixture
@@ -83,6 +85,18 @@ def test_a_named_bad_file_fails_and_the_rest_goes_on(
     picture, page = str(files / "picture.png"), str(files / "moon.md")
     assert run(database_url, "ingest", picture, page, "--model", "hash-64") == 1
     assert "records: 1 added" in capsys.readouterr().out
+
+
+def test_the_embedded_server_of_a_tenant_ends_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CAYU_PG_URL", raising=False)
+    with temporary_folder() as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+        data = folder / "data"
+        assert main(["collections", "--data", str(data), "--tenant", "x", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == []
+        assert not embedded.status(data).running
 
 
 def test_failures_are_one_line_and_status_one(

@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from cayu_pg.sql.indexes import MIN_CHUNKS
 from cayu_pg.store import Store
 
 
-def open_store(options: Namespace) -> Store:
-    """The store that --url names, or the embedded one."""
+@contextmanager
+def open_store(options: Namespace) -> Iterator[Store]:
+    """The store that --url names, or the embedded one, for the tenant; closed at the end."""
     if options.url:
         store = Store(options.url, schema=options.schema)
     else:
         store = Store.embedded(options.data, schema=options.schema)
-    return store.for_tenant(options.tenant) if options.tenant != "default" else store
+    with store:  # what `for_tenant` gives would close nothing
+        yield store.for_tenant(options.tenant)
 
 
 def open_embedder(model: str) -> Embedder:
