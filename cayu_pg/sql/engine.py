@@ -69,7 +69,7 @@ def _connect_args(url: str | sa.URL) -> dict[str, object]:
 def require_server(conn: sa.Connection) -> None:
     """SchemaError on a server older than those that are tested; asks nothing, the driver knows the version."""
     found = conn.dialect.server_version_info
-    if found is not None and found[0] < MINIMUM_SERVER:
+    if found is not None and int(found[0]) < MINIMUM_SERVER:
         version = ".".join(map(str, found))
         raise SchemaError(f"PostgreSQL: expected {MINIMUM_SERVER} or newer, found {version}")
 
