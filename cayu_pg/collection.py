@@ -164,7 +164,11 @@ class Collection:
         return self._run(operations.prune(self._state, keep_last, older_than))
 
     def erase(self, record_ids: str | Sequence[str]) -> int:
-        """Delete records for good, with every revision, chunk, vector and word; how many there were."""
+        """Delete records for good, with every revision, chunk, vector and word; how many there were.
+
+        Raises Conflict when their words could not leave the statistics, as another refresh was at work; erase again to
+        finish. In a transaction of yours the bytes stay until a vacuum after the commit: erase the same ids again.
+        """
         return self._run(operations.erase(self._state, record_ids))
 
     def count(self) -> int:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 
 from cayu_pg.embedding import Embedder
-from cayu_pg.errors import InvalidInput, NotFound, TooManyDeletions
+from cayu_pg.errors import Conflict, InvalidInput, NotFound, TooManyDeletions
 from cayu_pg.ingesting import (
     Cutting,
     IngestReport,
@@ -107,16 +107,35 @@ def prune(
 
 
 def erase(t: Tables, collection: CollectionRow, record_ids: Sequence[str], *, tidy: bool) -> Steps[int]:
-    """Delete records for good, their words from the statistics too; how many there were."""
+    """Delete records for good, their words from the statistics too; how many there were.
+
+    What an earlier call deleted and could not tidy up after is tidied up now. Raises Conflict.
+    """
     erased = 0
     ids = sorted(set(record_ids))
     for start in range(0, len(ids), PAGE):
         erased += yield from write(past.erase, t, collection, ids[start : start + PAGE])
-    if erased:
-        yield from write(statistics.refresh, t, collection)
-        if tidy:
-            yield from maintain(past.vacuum, t)
+    if not ids:
+        return 0
+    conflict = yield from _forget_words(t, collection)
+    if tidy:
+        yield from maintain(past.vacuum, t)
+    if conflict is not None:
+        raise Conflict(
+            f"words of what was erased may be in the statistics: {conflict}; erase again to finish"
+        ) from conflict
     return erased
+
+
+def _forget_words(t: Tables, collection: CollectionRow) -> Steps[Conflict | None]:
+    """Compute the word statistics of what is left; who is in the way, if anybody."""
+    if (yield from read(statistics.active_version, t, collection.collection_id)) is None:
+        return None
+    try:
+        refreshed = yield from write(statistics.refresh, t, collection)
+    except Conflict as conflict:
+        return conflict
+    return Conflict("another refresh is at work") if refreshed is None else None
 
 
 def _noted(documents: Iterator[object], seen: set[str]) -> Iterator[object]:

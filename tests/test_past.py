@@ -10,10 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from cayu_pg.collection import Collection
-from cayu_pg.errors import HistoryPruned, InvalidInput, NotFound, TooManyDeletions
+from cayu_pg.errors import Conflict, HistoryPruned, InvalidInput, NotFound, TooManyDeletions
 from cayu_pg.records import Document
+from cayu_pg.sql import statistics
+from cayu_pg.sql.statistics import _lock_key
 from cayu_pg.store import Store
-from tests.stores import CountingEmbedder, rows, scalar
+from tests.stores import CountingEmbedder, rows, scalar, statements_of
 
 TABLES = (
     "records",
@@ -215,3 +217,50 @@ def test_erase_leaves_no_trace_in_any_table(collection: Collection, engine: sa.E
     assert collection.count() == 20
     collection.ingest(Document("Back again.", id="secret"))
     assert [each.revision for each in collection.history("secret")] == [1]
+
+
+def words(engine: sa.Engine) -> set[object]:
+    return {row[0] for row in rows(engine, "SELECT lexeme FROM cayu.lexeme_statistics")}
+
+
+def vacuumed(statements: list[str]) -> list[str]:
+    return [each.rpartition(".")[2].strip('"') for each in statements if each.startswith("VACUUM")]
+
+
+def test_erase_behind_another_refresh_is_finished_by_erasing_again(
+    collection: Collection, engine: sa.Engine
+) -> None:
+    collection.ingest([*documents(1, 2), Document("Swordfish.", id="secret")])
+    collection.refresh_statistics()
+    with engine.begin() as other, statements_of(engine) as sent:
+        other.execute(sa.select(sa.func.pg_advisory_xact_lock(_lock_key("statistics", 1))))
+        with pytest.raises(Conflict, match="another refresh is at work; erase again to finish"):
+            collection.erase("secret")
+        assert "swordfish" in words(engine)
+    assert vacuumed(sent) == list(TABLES)
+    assert collection.get("secret") is None
+    with statements_of(engine) as sent:
+        assert collection.erase("secret") == 0
+    assert "swordfish" not in words(engine)
+    assert vacuumed(sent) == list(TABLES)
+
+
+def test_erase_behind_a_writer_is_finished_by_erasing_again(
+    collection: Collection, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics, "FLIP_PATIENCE", 0.1)
+    collection.ingest([*documents(1, 2), Document("Swordfish " * 50, id="secret")])
+    collection.refresh_statistics()
+    with engine.begin() as writer:
+        writer.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_lock_key("weights", 1))))
+        with pytest.raises(Conflict, match=r"writers kept .* erase again to finish") as raised:
+            collection.erase("secret")
+        assert isinstance(raised.value.__cause__, Conflict)
+    assert collection.erase("secret") == 0
+    assert "swordfish" not in words(engine)
+
+
+def test_erasing_nothing_sends_nothing(collection: Collection, engine: sa.Engine) -> None:
+    with statements_of(engine) as sent:
+        assert collection.erase([]) == 0
+    assert sent == []

@@ -132,9 +132,7 @@ def _lock_weights(conn: sa.Connection, collection_id: int) -> None:
     deadline = time.monotonic() + FLIP_PATIENCE
     while not conn.scalar(sa.select(lock)):
         if time.monotonic() > deadline:
-            raise Conflict(
-                "writers kept the word statistics from changing; they are refreshed after a later ingest"
-            )
+            raise Conflict("writers kept the word statistics from changing")
         conn.execute(sa.select(sa.func.pg_sleep(0.01)))
 
 
