@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from cayu_pg.embedding import Embedder, check_vectors
-from cayu_pg.errors import CayuPgError, Conflict, InvalidInput
+from cayu_pg.errors import CayuPgError, Conflict, InvalidInput, QueryCanceled
 from cayu_pg.records import Document, PreparedDocument, as_document, content_hash, prepare
 from cayu_pg.retrieval import check_embedder
 from cayu_pg.splitting import split_spans
@@ -147,15 +147,18 @@ def ingest(
 
 
 def refresh_if_due(t: Tables, collection: CollectionRow) -> Steps[bool]:
-    """Refresh the word statistics when enough has changed; whether it was done."""
-    if not (yield from read(statistics.refresh_is_due, t, collection.collection_id)):
-        return False
+    """Refresh the word statistics when enough has changed; whether it was done.
+
+    Writers or a timeout may be in the way. What was written before stays so, and later writes see that it is due.
+    """
     try:
+        if not (yield from read(statistics.refresh_is_due, t, collection.collection_id)):
+            return False
         refreshed = yield from write(statistics.refresh, t, collection)
-    except Conflict:
-        return False  # writers were in the way; their own ingests will see that it is due
-    if refreshed is not None and refreshed.chunks >= ANALYZED_FROM:
-        yield from maintain(analyze_tables, t)
+        if refreshed is not None and refreshed.chunks >= ANALYZED_FROM:
+            yield from maintain(analyze_tables, t)
+    except (Conflict, QueryCanceled):
+        return False
     return refreshed is not None
 
 

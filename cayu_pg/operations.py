@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 from cayu_pg import bm25, revising
 from cayu_pg.analysis import analyzer_name
 from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder
-from cayu_pg.errors import InvalidInput, NotFound
+from cayu_pg.errors import InvalidInput, NotFound, QueryCanceled
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.ingesting import Cutting, IngestReport, Progress, ingest, refresh_if_due
 from cayu_pg.migrating import check_schema
@@ -179,7 +180,8 @@ def ingest_documents(
     if state.row.space is None or report.chunks_added:
         yield from look_again(state)
     if state.store.builds_indexes and report.chunks_added:
-        yield from reindex(state, indexes.MIN_CHUNKS)
+        with suppress(QueryCanceled):  # behind somebody's long transaction; the advice says what is lacking
+            yield from reindex(state, indexes.MIN_CHUNKS)
     return report.model_copy(update={"advice": _advice(state.row)})
 
 

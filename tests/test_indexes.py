@@ -340,3 +340,18 @@ def test_the_command_line_shows_sizes_and_what_to_do(
 def test_an_extension_that_is_too_old_is_refused_with_what_to_run() -> None:
     with pytest.raises(MissingExtension, match=r"expected 0\.8\.0 or newer, found 0\.7\.4.*ALTER EXTENSION"):
         require_extension(Extension("public", "0.7.4"))
+
+
+def test_an_index_that_cannot_be_built_after_an_ingest_is_advised_instead(
+    store: Store, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "LOCK_TIMEOUT_MS", 200)
+    monkeypatch.setattr(indexes, "MIN_CHUNKS", SIZE)
+    store._state.builds_indexes = True  # as the embedded store does
+    collection = store.collection("docs")
+    with open_transaction(engine):
+        report = collection.ingest(documents())
+    assert report.records_added == SIZE
+    assert len(report.advice) == 2
+    collection.ingest("One more.")
+    assert health(engine) == dict.fromkeys(ALL, True)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import sqlalchemy as sa
 
 from cayu_pg import bm25
 from cayu_pg.collection import Collection
 from cayu_pg.records import Document
+from cayu_pg.sql.engine import parse_url
 from cayu_pg.sql.statistics import _lock_key
 from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, rows, scalar
@@ -138,3 +141,22 @@ def test_a_very_large_collection_is_counted_by_a_sample(
     assert weight == pytest.approx(bm25.K1 + 1)
     assert scalar(engine, "SELECT chunks FROM cayu.statistics_versions") == 200
     assert not collection.search("common", channels="text").diagnostics.channels["text"].truncated
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda notes: notes.ingest(documents(40, start=500)), lambda notes: notes.delete(["1", "2", "3"])],
+)
+def test_a_refresh_stopped_by_a_timeout_does_not_fail_what_was_written(
+    database_url: str, engine: sa.Engine, write: Callable[[Collection], object]
+) -> None:
+    impatient = sa.create_engine(parse_url(database_url), connect_args={"options": "-c lock_timeout=200"})
+    notes = Store(impatient, embedder=CountingEmbedder()).collection("notes")
+    notes.ingest(documents(10))
+    before = rows(engine, "SELECT * FROM cayu.statistics_versions")
+    with engine.begin() as other:
+        other.execute(sa.text("LOCK TABLE cayu.lexeme_statistics"))
+        write(notes)
+    assert rows(engine, "SELECT * FROM cayu.statistics_versions") == before
+    assert scalar(engine, "SELECT count(*) FROM cayu.batches") == 2
+    impatient.dispose()
