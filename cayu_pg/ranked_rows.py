@@ -11,7 +11,7 @@ from cayu_pg.ranking import RankedRetrievalChannel, RetrievalCandidateIdentity
 from cayu_pg.search_request import SearchRequest
 from cayu_pg.sql.channels import ChannelRow, ChannelRows, Question, shape_of
 from cayu_pg.sql.collections import CollectionRow
-from cayu_pg.sql.indexes import MIN_CHUNKS
+from cayu_pg.sql.indexes import MIN_CHUNKS, why_no_vector_index
 
 Key = tuple[str, str, str]  # an identity by its fields
 _IDENTITY = tuple(RetrievalCandidateIdentity.model_fields)
@@ -153,8 +153,12 @@ def _why_exact(collection: CollectionRow, request: SearchRequest) -> str | None:
 
 
 def missing_index(kind: str, collection: CollectionRow) -> str:
-    """What to do about an index that a collection of this size wants."""
-    return f"no {kind} yet; build it with collection.reindex(), or: cayu-pg reindex -c {collection.name}"
+    """What to do about an index that a collection of this size wants, or why nothing can be done."""
+    impossible = why_no_vector_index(collection.space) if kind == "vector index" else None
+    return (
+        impossible
+        or f"no {kind} yet; build it with collection.reindex(), or: cayu-pg reindex -c {collection.name}"
+    )
 
 
 def _text_path(

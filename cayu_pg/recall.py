@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 
 from cayu_pg.errors import InvalidInput
+from cayu_pg.ranked_rows import missing_index
 from cayu_pg.search_request import Where
 from cayu_pg.sql.channels import Question, ef_search, fetch_channels, sample_vectors
 from cayu_pg.sql.collections import CollectionRow
@@ -48,7 +49,7 @@ def measure_recall(
     if type(k) is not int or not 1 <= k <= min(TRIED):
         raise InvalidInput("k", f"an int from 1 to {min(TRIED)}", repr(k)[:40])
     if collection.space is None or not collection.has_hnsw:
-        raise InvalidInput("collection", "one with a vector index; build it with reindex()", "none")
+        raise InvalidInput("collection", "one with a vector index", missing_index("vector index", collection))
     vectors = yield from read(sample_vectors, t, collection, sample)
     exact = yield from read(_nearest, t, collection, vectors, k, where, False)
     recall, milliseconds = {}, {}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 import sqlalchemy as sa
 
+from cayu_pg import ranked_rows
 from cayu_pg.async_store import AsyncStore
 from cayu_pg.cli import main, printing
 from cayu_pg.collection import Collection
@@ -21,8 +23,10 @@ from cayu_pg.errors import InvalidInput, MissingExtension, QueryCanceled
 from cayu_pg.migrating import migrate
 from cayu_pg.records import Document
 from cayu_pg.sql import indexes, settings
-from cayu_pg.sql.engine import Extension, require_extension
-from cayu_pg.sql.indexes import IndexProgress
+from cayu_pg.sql.collections import delete_collection
+from cayu_pg.sql.engine import Extension, open_engine, require_extension
+from cayu_pg.sql.indexes import IndexProgress, plan_indexes
+from cayu_pg.sql.tables import quoted
 from cayu_pg.store import Store
 from tests.stores import rows, scalar, statements_of
 
@@ -133,6 +137,60 @@ def test_an_index_of_a_space_that_is_gone_is_dropped(collection: Collection, eng
     )
     assert collection.reindex(min_chunks=SIZE) == ALL
     assert health(engine) == dict.fromkeys(ALL, True)
+
+
+def test_an_index_left_of_a_dropped_collection_goes_with_the_next_reindex(
+    collection: Collection, store: Store, engine: sa.Engine
+) -> None:
+    other = store.collection("other")
+    other.ingest(documents())
+    other.reindex(min_chunks=SIZE)
+    with engine.begin() as connection:  # dropped by somebody who did not come to drop the indexes
+        delete_collection(connection, other._state.tables, 2)
+    assert set(health(engine)) == {"gin_words_2", "gin_metadata_2", "hnsw_2_2"}
+    assert collection.reindex(min_chunks=SIZE + 1) == []
+    assert health(engine) == {}
+
+
+def test_where_row_level_security_may_hide_collections_no_index_passes_for_left_behind(
+    collection: Collection,
+    store: Store,
+    engine: sa.Engine,
+    database_url: str,
+    make_role: Callable[[str, str], str],
+) -> None:
+    collection.reindex(min_chunks=SIZE)
+    url = make_role("plain", database_url)
+    role = quoted(str(sa.make_url(url).username))
+    execute(
+        engine,
+        "ALTER TABLE cayu.collections ENABLE ROW LEVEL SECURITY",
+        f"GRANT USAGE ON SCHEMA cayu TO {role}",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA cayu TO {role}",
+    )
+    tables, row = collection._state.tables, collection._state.row
+    hidden = open_engine(url)
+    with hidden.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(tables.collections)) == 0
+        assert [each.name for each in plan_indexes(connection, tables, row, SIZE) if each.drop] == []
+    hidden.dispose()
+
+
+def test_vectors_too_long_for_an_index_are_said_to_be_searched_exactly(
+    store: Store, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (indexes, ranked_rows):
+        monkeypatch.setattr(module, "MIN_CHUNKS", 3)
+    collection = store.collection("docs", embedder=HashEmbedder(4_001))
+    reason = r"at most 4000 dimensions .* these have 4001; they are searched exactly"
+    [advice, about_words] = collection.ingest(documents(3)).advice
+    assert re.search(reason, advice) and "reindex" in about_words
+    assert collection.reindex(min_chunks=3) == ["gin_words_1", "gin_metadata_1"]
+    found = collection.search("passage").diagnostics.channels["vector"]
+    assert found.path == "exact" and re.search(reason, found.reason or "")
+    assert states(store) == {"words": "valid", "metadata": "valid", "vectors": "impossible"}
+    with pytest.raises(InvalidInput, match=reason):
+        collection.measure_recall()
 
 
 @pytest.mark.parametrize(

@@ -162,12 +162,16 @@ def list_collections(conn: sa.Connection, t: Tables, tenant: str) -> list[Collec
 
 
 IndexKind = Literal["vectors", "words", "metadata"]
-IndexState = Literal["valid", "building", "invalid", "missing"]
+IndexState = Literal["valid", "building", "invalid", "missing", "impossible"]
 
 
 @dataclass(frozen=True)
 class IndexHealth:
-    """An index that a collection has, or that its size wants; an invalid one is left of a build that broke off."""
+    """An index that a collection has, or that its size wants.
+
+    An invalid one is left of a build that broke off; one is impossible where vectors have more dimensions than an index
+    takes, and are searched exactly.
+    """
 
     name: str
     kind: IndexKind

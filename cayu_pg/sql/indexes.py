@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,7 +74,7 @@ def plan_indexes(
 ) -> list[IndexPlan]:
     """What the collection's indexes lack: those that its size wants, anew where a build broke off or fits no more.
 
-    What is valid stays, though the collection be small; what serves nothing goes.
+    What is valid stays, though the collection be small; what serves nothing goes, also of collections that are gone.
     """
     collection_id = collection.collection_id
     found = _found(conn, t, collection_id)
@@ -86,8 +86,19 @@ def plan_indexes(
     if not _has_at_least(conn, t, collection_id, min_chunks):
         lacking = {}
     useless = {name for name, each in found.items() if name not in known or not each.valid}
+    left = [IndexPlan(name, drop=True, create=None) for name in _left_behind(conn, t)]
     names = [*sorted(useless - lacking.keys()), *lacking]
-    return [IndexPlan(name, drop=name in found, create=lacking.get(name)) for name in names]
+    return left + [IndexPlan(name, drop=name in found, create=lacking.get(name)) for name in names]
+
+
+def why_no_vector_index(space: Space | None) -> str | None:
+    """Why vectors of this space are always searched exactly; None where an index takes them."""
+    if space is None or space.dimensions <= _MOST_DIMENSIONS[space.quantization]:
+        return None
+    most = f"{_MOST_DIMENSIONS['none']} dimensions ({_MOST_DIMENSIONS['binary']} with quantization='binary')"
+    return (
+        f"an index of vectors takes at most {most}, these have {space.dimensions}; they are searched exactly"
+    )
 
 
 def index_health(
@@ -103,12 +114,15 @@ def index_health(
     )
     found = _found(conn, t)
     health = {}
-    for collection_id, name, *space in rows:
-        wanted = _wanted(t, collection_id, None if space[0] is None else Space(*space))
-        by_name = {each.name: each for each in wanted}
-        names = set(by_name) if chunks.get(name, 0) >= MIN_CHUNKS else set()
-        names |= {index for index in found if _owner(index) == collection_id}
-        health[name] = tuple(_health(index, found.get(index), by_name.get(index)) for index in sorted(names))
+    for collection_id, name, *facts in rows:
+        space = None if facts[0] is None else Space(*facts)
+        wanted = {each.name: each for each in _wanted(t, collection_id, space)}
+        large = chunks.get(name, 0) >= MIN_CHUNKS
+        names = {index for index in found if _owner(index) == collection_id} | (
+            wanted.keys() if large else set()
+        )
+        known = [_health(index, found.get(index), wanted.get(index)) for index in sorted(names)]
+        health[name] = (*known, *(_impossible(collection_id, space) if large else ()))
     return health
 
 
@@ -221,7 +235,7 @@ def _metadata(t: Tables, collection_id: int) -> _Wanted:
 
 
 def _vectors(t: Tables, collection_id: int, space: Space) -> _Wanted:
-    name, extension = f"hnsw_{collection_id:d}_{space.space_id:d}", quoted(t.extension_schema)
+    name, extension = _hnsw(collection_id, space), quoted(t.extension_schema)
     if space.quantization == "binary":
         operators = "bit_hamming_ops"
         vector = f"{extension}.binary_quantize(embedding)::bit({space.dimensions:d})"
@@ -231,6 +245,10 @@ def _vectors(t: Tables, collection_id: int, space: Space) -> _Wanted:
     indexed = f"{quoted(t.schema)}.chunk_embeddings USING hnsw (({vector}) {extension}.{operators})"
     of_space = f"collection_id = {collection_id:d} AND space_id = {space.space_id:d}"
     return _Wanted(name, operators, space.dimensions, _create(name, indexed, of_space))
+
+
+def _hnsw(collection_id: int, space: Space) -> str:
+    return f"hnsw_{collection_id:d}_{space.space_id:d}"
 
 
 def _create(name: str, indexed: str, condition: str) -> str:
@@ -259,10 +277,26 @@ def _found(conn: sa.Connection, t: Tables, collection_id: int | None = None) -> 
     }
 
 
+def _left_behind(conn: sa.Connection, t: Tables) -> list[str]:
+    """Indexes of collections that do not exist: whoever dropped one did not come to drop these."""
+    table = f"{quoted(t.schema)}.{quoted(t.collections.name)}"
+    # Under row-level security collections may be hidden, and are not gone.
+    if conn.scalar(sa.select(sa.func.row_security_active(table))):
+        return []
+    found = _found(conn, t)  # first, for an index is younger than its collection
+    there = set(conn.scalars(sa.select(t.collections.c.id)))
+    return sorted(name for name in found if _owner(name) not in there)
+
+
 def _owner(name: str) -> int | None:
     """The collection that an index name speaks of; None for a name that is not of this file."""
     match = _OURS.fullmatch(name)
     return None if match is None else int(match[2])
+
+
+def _impossible(collection_id: int, space: Space | None) -> Iterator[IndexHealth]:
+    if space is not None and why_no_vector_index(space) is not None:
+        yield IndexHealth(_hnsw(collection_id, space), "vectors", "impossible", 0)
 
 
 def _health(name: str, found: _Found | None, wanted: _Wanted | None) -> IndexHealth:
