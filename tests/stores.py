@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -41,6 +42,22 @@ def statements_of(engine: sa.Engine) -> Iterator[list[str]]:
 
     def note(*arguments: object) -> None:
         sent.append(str(arguments[2]))
+
+    sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def binds_of(engine: sa.Engine, part: str) -> Iterator[list[dict[str, Any]]]:
+    """What is bound in the statements with `part` in their text that the engine sends meanwhile."""
+    sent: list[dict[str, Any]] = []
+
+    def note(*arguments: Any) -> None:
+        if part in arguments[2]:
+            sent.append(arguments[3])
 
     sa.event.listen(engine, "before_cursor_execute", note)
     try:

@@ -14,7 +14,7 @@ from cayu_pg.ingesting import IngestProgress
 from cayu_pg.records import Document
 from cayu_pg.sql import batches
 from cayu_pg.store import Store
-from tests.stores import CountingEmbedder, rows, scalar
+from tests.stores import CountingEmbedder, binds_of, rows, scalar
 
 PARAGRAPHS = [
     f"Paragraph {number} speaks about topic {number * 7} at some length. " * 12 for number in range(8)
@@ -168,6 +168,21 @@ def test_metadata_alone_makes_a_revision_and_embeds_nothing(
     assert scalar(engine, "SELECT metadata ->> 'year' FROM cayu.chunks") == "2002"
     assert [each.metadata for each in collection.history("a")] == [{"year": 2001}, {"year": 2002}]
     assert collection.search("text").hits[0].metadata == {"year": 2002}
+
+
+def test_metadata_is_sent_once_a_record_however_many_chunks_it_has(
+    engine: sa.Engine, collection: Collection
+) -> None:
+    def books(year: int) -> list[Document]:
+        return [Document(f"{BOOK}\n\n{name}", id=name, metadata={"year": year}) for name in ("a", "b")]
+
+    collection.ingest(books(2001), chunk_overlap=0)
+    with binds_of(engine, "SET metadata") as sent:
+        collection.ingest(books(2002), chunk_overlap=0)
+    [binds] = sent
+    assert binds["metadata"] == ['{"year": 2002}'] * 2
+    assert len(binds["chunk_ids"]) == scalar(engine, "SELECT count(*) FROM cayu.chunks") > 10
+    assert rows(engine, "SELECT DISTINCT metadata ->> 'year' FROM cayu.chunks") == [("2002",)]
 
 
 def test_another_chunk_size_is_a_change(collection: Collection) -> None:

@@ -265,13 +265,7 @@ def _replace_chunks(
     counts.chunks_removed += retire_chunks(conn, t, collection, before, kept=change.kept)
     if change.revived:
         revive_chunks(conn, t, collection, change.revived)
-    metadata, staying = _metadata_by_id(change), {*change.kept, *change.revived}
-    refresh_metadata(
-        conn,
-        t,
-        collection,
-        {number: metadata[key[0]] for key, number in change.chunk_ids.items() if number in staying},
-    )
+    refresh_metadata(conn, t, collection, _metadata_by_id(change), [*change.kept, *change.revived])
 
 
 def delete_records(

@@ -13,8 +13,9 @@ from cayu_pg.sql.tables import Tables, one_of, sql_text
 
 _REFRESH_METADATA = """
 UPDATE {schema}.chunks k SET metadata = n.metadata
-FROM unnest(CAST(:chunk_ids AS bigint[]), CAST(:metadata AS jsonb[])) n (chunk_id, metadata)
-WHERE k.collection_id = :collection_id AND k.chunk_id = n.chunk_id AND k.metadata <> n.metadata"""
+FROM unnest(CAST(:record_ids AS text[]), CAST(:metadata AS jsonb[])) n (record_id, metadata)
+WHERE k.collection_id = :collection_id AND k.chunk_id = ANY(CAST(:chunk_ids AS bigint[]))
+  AND k.record_id = n.record_id AND k.metadata <> n.metadata"""
 
 _RETIRE = """
 UPDATE {schema}.chunks k SET current = false
@@ -91,14 +92,19 @@ def revive_chunks(
 
 
 def refresh_metadata(
-    conn: sa.Connection, t: Tables, collection: CollectionRow, metadata: Mapping[int, dict[str, Any]]
+    conn: sa.Connection,
+    t: Tables,
+    collection: CollectionRow,
+    metadata: Mapping[str, dict[str, Any]],
+    chunk_ids: Sequence[int],
 ) -> None:
-    """Give chunks, by id, the metadata of their record's new revision; rows that have it stay as they are."""
-    if not metadata:
+    """Give these chunks the metadata, by record id, of their new revision; rows that have it stay as they are."""
+    if not chunk_ids:
         return
     binds = {
         **collection.key,
-        "chunk_ids": list(metadata),
+        "chunk_ids": list(chunk_ids),
+        "record_ids": list(metadata),
         "metadata": [json.dumps(each, ensure_ascii=False) for each in metadata.values()],
     }
     conn.execute(sql_text(t, _REFRESH_METADATA), binds)
