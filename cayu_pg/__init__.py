@@ -8,6 +8,7 @@ from cayu_pg.appending import AppendResult
 from cayu_pg.async_collection import AsyncCollection
 from cayu_pg.async_store import AsyncStore
 from cayu_pg.async_transcript import AsyncTranscript
+from cayu_pg.changing_model import ChangeProgress, EmbedderChange
 from cayu_pg.collection import Collection
 from cayu_pg.context import format_context
 from cayu_pg.embedding import Embedder, HashEmbedder, SentenceTransformerEmbedder
@@ -81,6 +82,7 @@ from cayu_pg.reranking import DEFAULT_RERANK_MODEL, CrossEncoderReranker, Rerank
 from cayu_pg.revising import SyncReport
 from cayu_pg.splitting import split_text
 from cayu_pg.sql.collections import CollectionSummary
+from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.store import Store
 from cayu_pg.transcript import Transcript
 from cayu_pg.transcripts import StoredMessage
@@ -96,6 +98,7 @@ __all__ = [
     "AsyncStore",
     "AsyncTranscript",
     "CayuPgError",
+    "ChangeProgress",
     "ChannelDiagnostics",
     "CitationPart",
     "CitationProvenance",
@@ -108,6 +111,8 @@ __all__ = [
     "DimensionMismatch",
     "Document",
     "Embedder",
+    "EmbedderChange",
+    "EmbeddingSpace",
     "Evaluation",
     "EvaluationReport",
     "FilePart",

@@ -8,8 +8,10 @@ from typing import Literal
 
 import sqlalchemy as sa
 
-from cayu_pg import named_fusions, operations
+from cayu_pg import changing_model, named_fusions, operations
 from cayu_pg.async_transcript import Run
+from cayu_pg.changing_model import ChangeProgress, EmbedderChange
+from cayu_pg.embedding import Embedder
 from cayu_pg.evaluating import (
     EvaluationReport,
     Queries,
@@ -28,6 +30,7 @@ from cayu_pg.reranking import Reranker
 from cayu_pg.revising import SyncReport
 from cayu_pg.search_request import CHANNELS, SearchOptions, Where
 from cayu_pg.sql.indexes import MIN_CHUNKS, IndexProgress
+from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.text_query import Mode
 from cayu_pg.tuning import TuningReport
 
@@ -249,6 +252,26 @@ class AsyncCollection:
         """
         steps = tune_collection(self._state, queries, qrels, name, held_out, k, candidates, progress)
         return await self._run(steps)
+
+    async def change_embedder(
+        self, embedder: Embedder, *, progress: Callable[[ChangeProgress], object] | None = None
+    ) -> EmbedderChange:
+        """Go over to another embedding model while searches and ingests go on.
+
+        A second space is filled in batches that commit one by one: interrupted, call it again and it goes on. Then one
+        UPDATE makes it the active one. Ingests of this store write the vectors of both meanwhile; other processes do,
+        and follow, when their store or collection has it as `next_embedder`. The old vectors stay until `drop_space`,
+        so that going back costs only what is new.
+        """
+        return await self._run(changing_model.change_embedder(self._state, embedder, progress))
+
+    async def spaces(self) -> list[EmbeddingSpace]:
+        """The models of the collection's vectors, oldest first, and how many chunks lack a vector of each."""
+        return await self._run(changing_model.spaces(self._state))
+
+    async def drop_space(self, model: str) -> int:
+        """Delete the vectors of a model that is no longer, or not yet, the active one; how many."""
+        return await self._run(changing_model.drop_space(self._state, model))
 
     async def refresh_statistics(self) -> bool:
         """Compute the word statistics anew; False when somebody else is at it."""

@@ -116,6 +116,9 @@ class AsyncStore:
 
     `url_or_engine` is a `postgresql://` URL or a SQLAlchemy AsyncEngine, which stays the caller's. Nothing is sent
     before the first operation. Without `embedder` all-MiniLM-L6-v2 is loaded when first needed.
+
+    `next_embedder` is the one that some process changes, or will change, collections to: meanwhile ingests write the
+    vectors of both, and searches go over to it when the collection does.
     """
 
     def __init__(
@@ -124,6 +127,7 @@ class AsyncStore:
         *,
         schema: str = DEFAULT_SCHEMA,
         embedder: Embedder | None = None,
+        next_embedder: Embedder | None = None,
         reranker: Reranker | None = None,
     ) -> None:
         given = isinstance(url_or_engine, AsyncEngine)
@@ -133,7 +137,7 @@ class AsyncStore:
         )
         check_driver("url_or_engine", self._engine.dialect)
         self._connections: _Connections = _Pool(self._engine)
-        self._state = StoreState(check_schema_name(schema), embedder, reranker)
+        self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
         self._server: EmbeddedServer | None = None
 
@@ -144,6 +148,7 @@ class AsyncStore:
         *,
         schema: str = DEFAULT_SCHEMA,
         embedder: Embedder | None = None,
+        next_embedder: Embedder | None = None,
         reranker: Reranker | None = None,
     ) -> Self:
         """A store in a private PostgreSQL with pgvector, started and migrated on first use.
@@ -156,7 +161,9 @@ class AsyncStore:
         server = await asyncio.to_thread(EmbeddedServer.start, None if path is None else Path(path))
         try:
             await asyncio.to_thread(migrate, server.url, schema=schema)
-            store = cls(server.url, schema=schema, embedder=embedder, reranker=reranker)
+            store = cls(
+                server.url, schema=schema, embedder=embedder, next_embedder=next_embedder, reranker=reranker
+            )
         except BaseException:
             await asyncio.to_thread(server.close)
             raise
@@ -177,6 +184,7 @@ class AsyncStore:
         text_config: str = "english",
         analyzer: str | None = None,
         embedder: Embedder | None = None,
+        next_embedder: Embedder | None = None,
         distance: Literal["cosine", "inner_product", "l2"] = "cosine",
         quantization: Literal["none", "binary"] = "none",
         k1: float = bm25.K1,
@@ -189,7 +197,9 @@ class AsyncStore:
         scores what it finds again by the full vectors, which is smaller and less exact. `k1` and `b` are those of BM25;
         short texts such as chat turns prefer b = 0.4.
         """
-        settings = CollectionSettings(text_config, analyzer, embedder, distance, quantization, k1, b)
+        settings = CollectionSettings(
+            text_config, analyzer, embedder, next_embedder, distance, quantization, k1, b
+        )
         wanted = self._tenant if tenant is None else tenant
         steps = operations.open_collection(self._state, wanted, name, settings, create)
         return AsyncCollection(self._run, await self._run(steps))

@@ -123,7 +123,7 @@ def evaluate_collection(
         yield from named_fusions.load(state, name)  # NotFound before the first search, not after many
         askings.append(_Asking(name, fusion=name))
     grades = {query.id: qrels[query.id] for query in judged}
-    remembering = replace(state, embedder=_Remembering(state.embedder))
+    remembering = replace(state, own=tuple(map(_Remembering, state.embedders)))
     answers: dict[str, _Answers] = {}
     for number, asking in enumerate(askings):
         report = _counter(progress, number * len(judged), len(askings) * len(judged))

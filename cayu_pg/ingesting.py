@@ -14,15 +14,16 @@ from pydantic import BaseModel, ConfigDict
 
 from cayu_pg.embedding import Embedder, check_vectors
 from cayu_pg.errors import CayuPgError, Conflict, InvalidInput, QueryCanceled
+from cayu_pg.fitting_embedder import active_embedder, embedder_of, maker_of
 from cayu_pg.records import Document, PreparedDocument, as_document, content_hash, prepare
-from cayu_pg.retrieval import check_embedder
 from cayu_pg.splitting import split_spans
 from cayu_pg.sql import statistics
 from cayu_pg.sql.batches import BatchCounts, write_batch
-from cayu_pg.sql.collections import CollectionRow, find_collection
+from cayu_pg.sql.collections import CollectionRow, with_spaces
 from cayu_pg.sql.embeddings import MissingVectors, embedded_hashes
 from cayu_pg.sql.indexes import analyze_tables
 from cayu_pg.sql.records import known_records
+from cayu_pg.sql.spaces import Maker, Space
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, maintain, read, write
 
@@ -114,7 +115,7 @@ class _Tally:
 def ingest(
     t: Tables,
     collection: CollectionRow,
-    embedder: Embedder,
+    embedders: Sequence[Embedder],
     documents: object,
     *,
     cutting: Cutting,
@@ -131,10 +132,7 @@ def ingest(
     batches = prepared_batches(iterate(documents), cutting, on_error)
     while (batch := (yield from compute(next, batches, None))) is not None:
         tally.refused += batch.refused
-        if collection.space is None:  # before anybody's first batch; then equal texts can share vectors
-            seen = yield from read(find_collection, t, collection.tenant, collection.name)
-            collection = seen or collection
-        tally.add((yield from ingest_batch(t, collection, embedder, batch.documents)))
+        tally.add((yield from ingest_batch(t, collection, embedders, batch.documents)))
         tally.documents += len(batch.documents) + len(batch.refused)
         tally.chunks += sum(len(each.pieces) for each in batch.documents)
         if progress is not None:
@@ -221,40 +219,51 @@ def _encodes(value: str) -> bool:
 
 
 def ingest_batch(
-    t: Tables, collection: CollectionRow, embedder: Embedder, documents: Sequence[PreparedDocument]
+    t: Tables,
+    collection: CollectionRow,
+    embedders: Sequence[Embedder],
+    documents: Sequence[PreparedDocument],
 ) -> Steps[BatchCounts]:
-    """Compare, embed and write one batch."""
-    lookup = yield from read(look_up, t, collection, documents)
-    if lookup.added + lookup.changed == 0:
-        unchanged = BatchCounts(records_unchanged=len(documents))
-        unchanged.chunks_kept = sum(len({piece.hash for piece in each.pieces}) for each in documents)
-        return unchanged
-    vectors: dict[bytes, NDArray[np.float32]] = {}
-    wanted = lookup.without_vector
+    """Compare, embed and write one batch; while the model is changed, with the new one too where it is at hand."""
+    vectors: dict[Maker, dict[bytes, NDArray[np.float32]]] = {}
+    missed: frozenset[bytes] = frozenset()
     while True:
-        if wanted:
-            check_embedder(embedder, collection)
-            vectors |= yield from compute(_embed, embedder, wanted)
+        seen = yield from read(look_up, t, collection, documents)
+        if seen.added + seen.changed == 0:
+            unchanged = BatchCounts(records_unchanged=len(documents))
+            unchanged.chunks_kept = sum(len({piece.hash for piece in each.pieces}) for each in documents)
+            return unchanged
+        for embedder, lacking in _embedders_wanted(seen, embedders, missed):
+            made = vectors.setdefault(maker_of(embedder), {})
+            wanted = {hashed: text for hashed, text in lacking.items() if hashed not in made}
+            if wanted:
+                made |= yield from compute(embed, embedder, wanted)
         try:
-            return (yield from write(write_batch, t, collection, documents, vectors, embedder.model))
+            return (yield from write(write_batch, t, seen.collection, documents, vectors))
         except MissingVectors as missing:
-            texts = {piece.hash: piece.text for each in documents for piece in each.pieces}
-            wanted = {each: texts[each] for each in missing.hashes}
+            missed |= missing.hashes
 
 
 @dataclass(frozen=True)
 class LookUp:
-    """How many documents are new or differ from what is stored, and which of their texts have no vector yet."""
+    """How many documents are new or differ from what is stored, and which of their `texts` lack a vector.
 
+    `collection` has the embedding spaces that were seen; `lacking` and `lacking_in_building` are of these.
+    """
+
+    collection: CollectionRow
     added: int
     changed: int
-    without_vector: dict[bytes, str]
+    texts: dict[bytes, str]
+    lacking: frozenset[bytes]
+    lacking_in_building: frozenset[bytes]
 
 
 def look_up(
     conn: sa.Connection, t: Tables, collection: CollectionRow, documents: Sequence[PreparedDocument]
 ) -> LookUp:
     """Which documents differ from what is stored, and which of their texts have no vector yet."""
+    collection = with_spaces(conn, t, collection)
     known = known_records(conn, t, collection.collection_id, [each.record_id for each in documents])
     changed = [
         each
@@ -262,15 +271,45 @@ def look_up(
         if each.record_id not in known or known[each.record_id].digest != each.digest
     ]
     texts = {piece.hash: piece.text for each in changed for piece in each.pieces}
-    if texts and collection.space is not None:
-        space_id = collection.space.space_id
-        for hashed in embedded_hashes(conn, t, collection.collection_id, space_id, list(texts)):
-            del texts[hashed]
     added = sum(each.record_id not in known or known[each.record_id].digest is None for each in changed)
-    return LookUp(added, len(changed) - added, texts)
+    return LookUp(
+        collection,
+        added,
+        len(changed) - added,
+        texts,
+        lacking=_without_vector(conn, t, collection, collection.space, texts),
+        lacking_in_building=_without_vector(conn, t, collection, collection.building, texts),
+    )
 
 
-def _embed(embedder: Embedder, texts: dict[bytes, str]) -> dict[bytes, NDArray[np.float32]]:
+def _without_vector(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, space: Space | None, texts: dict[bytes, str]
+) -> frozenset[bytes]:
+    if space is None or not texts:
+        return frozenset(texts)
+    found = embedded_hashes(conn, t, collection.collection_id, space.space_id, list(texts))
+    return frozenset(texts).difference(found)
+
+
+def _embedders_wanted(
+    seen: LookUp, embedders: Sequence[Embedder], missed: frozenset[bytes]
+) -> Iterator[tuple[Embedder, dict[bytes, str]]]:
+    """Who has to embed which texts, `missed` among them; DimensionMismatch when nobody can."""
+    lacking = _those(seen.texts, seen.lacking | missed)
+    if lacking:
+        yield active_embedder(seen.collection, embedders), lacking
+    building = seen.collection.building
+    following = None if building is None else embedder_of(building, embedders)
+    if following is not None:
+        yield following, _those(seen.texts, seen.lacking_in_building)
+
+
+def _those(texts: dict[bytes, str], hashes: frozenset[bytes]) -> dict[bytes, str]:
+    return {hashed: text for hashed, text in texts.items() if hashed in hashes}
+
+
+def embed(embedder: Embedder, texts: dict[bytes, str]) -> dict[bytes, NDArray[np.float32]]:
+    """The vectors of texts by hash, checked."""
     vectors = check_vectors(
         embedder.encode_documents(list(texts.values())),
         count=len(texts),

@@ -47,23 +47,30 @@ class StoreState:
 
     schema: str
     embedder: Embedder | None = None
+    next_embedder: Embedder | None = None
     reranker: Reranker | None = None
     tables: Tables | None = None
     borrowed: bool = False  # the connection is the caller's: no maintenance after writes
     builds_indexes: bool = False  # after an ingest, without being asked
+    successors: list[Embedder] = field(default_factory=list)  # to which this process changed collections
 
 
 @dataclass
 class CollectionState:
-    """A collection of a store; `row` is what was last seen of it."""
+    """A collection of a store; `row` is what was last seen of it, `own` the embedders that it was opened with."""
 
     store: StoreState
     tables: Tables
     row: CollectionRow
-    embedder: Embedder = field(default_factory=SentenceTransformerEmbedder)
+    own: tuple[Embedder, ...]
     fusions: dict[str, WeightedReciprocalRankFusionConfig] = field(
         default_factory=dict
     )  # those loaded by name
+
+    @property
+    def embedders(self) -> tuple[Embedder, ...]:
+        """Whoever may have made the vectors, the one for a new collection first."""
+        return (*self.own, *self.store.successors)
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class CollectionSettings:
     text_config: str = "english"
     analyzer: str | None = None
     embedder: Embedder | None = None
+    next_embedder: Embedder | None = None
     distance: str = "cosine"
     quantization: str = "none"
     k1: float = bm25.K1
@@ -114,7 +122,9 @@ def open_collection(
     if row is None:
         raise NotFound("collection", name)
     embedder = settings.embedder or state.embedder or SentenceTransformerEmbedder()
-    return CollectionState(state, tables, row, embedder)
+    following = settings.next_embedder or state.next_embedder
+    own = (embedder,) if following is None else (embedder, following)
+    return CollectionState(state, tables, row, own)
 
 
 def _check_settings(settings: CollectionSettings) -> None:
@@ -170,7 +180,7 @@ def ingest_documents(
     report = yield from ingest(
         state.tables,
         state.row,
-        state.embedder,
+        state.embedders,
         documents,
         cutting=cutting,
         on_error=on_error,
@@ -216,7 +226,7 @@ def _search(states: list[CollectionState], request: SearchRequest, *, label: boo
             yield from look_again(state)
 
     def searched() -> list[Searched]:
-        return [Searched(each.row.name if label else None, each.row, each.embedder) for each in states]
+        return [Searched(each.row.name if label else None, each.row, each.embedders) for each in states]
 
     try:
         return (yield from search(states[0].tables, searched(), request))
@@ -296,7 +306,7 @@ def sync_documents(
     report = yield from revising.sync(
         state.tables,
         state.row,
-        state.embedder,
+        state.embedders,
         documents,
         cutting=cutting,
         scope=scope,
@@ -317,7 +327,7 @@ def restore(state: CollectionState, record_id: str, revision: int) -> Steps[int]
     refresh = not state.store.borrowed
     return (
         yield from revising.restore(
-            state.tables, state.row, state.embedder, record_id, revision, refresh=refresh
+            state.tables, state.row, state.embedders, record_id, revision, refresh=refresh
         )
     )
 

@@ -16,7 +16,8 @@ from cayu_pg.analysis import analyze
 from cayu_pg.bm25 import POSTING_BUDGET
 from cayu_pg.continuation import Continuation, check_order, check_state, parse_continuation
 from cayu_pg.embedding import Embedder, check_vectors
-from cayu_pg.errors import Conflict, DimensionMismatch, HistoryPruned, NotFound
+from cayu_pg.errors import Conflict, HistoryPruned, NotFound
+from cayu_pg.fitting_embedder import active_embedder
 from cayu_pg.fused import FusedRetrievalCandidate, RetrievalFusionResult
 from cayu_pg.fusion import WeightedReciprocalRankFusion
 from cayu_pg.query import ChannelDiagnostics, RerankDiagnostics, SearchDiagnostics, SearchHit, SearchResult
@@ -42,6 +43,7 @@ from cayu_pg.sql.filters import compile_filter
 from cayu_pg.sql.records import sequence_at
 from cayu_pg.sql.settings import set_for_search
 from cayu_pg.sql.shapes import stood
+from cayu_pg.sql.spaces import Maker
 from cayu_pg.sql.spelling import corrections
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, read
@@ -49,17 +51,20 @@ from cayu_pg.steps import Steps, compute, read
 RERANK_BATCH = 16  # passages scored between two looks at the clock
 
 
-class StaleCollection(Exception):
+class StaleCollection(Conflict):
     """A collection changed since it was looked up: another space is active now."""
+
+    def __init__(self, collection: CollectionRow) -> None:
+        super().__init__(f"the embedding model of {collection.name!r} was changed meanwhile; search again")
 
 
 @dataclass(frozen=True)
 class Searched:
-    """One collection of a search: what it is called in the channels, its row, and what embeds questions for it."""
+    """One collection of a search: what it is called in the channels, its row, and what may embed questions for it."""
 
     label: str | None
     row: CollectionRow
-    embedder: Embedder
+    embedders: Sequence[Embedder]
 
 
 @dataclass(frozen=True)
@@ -110,34 +115,22 @@ def search(t: Tables, searched: Sequence[Searched], request: SearchRequest) -> S
     )
 
 
-def check_embedder(embedder: Embedder, collection: CollectionRow) -> None:
-    """Refuse an embedder whose vectors do not belong into the collection's active space."""
-    space = collection.space
-    if space is None:
-        return
-    if embedder.model != space.model or embedder.dimensions != space.dimensions:
-        raise DimensionMismatch(
-            "embedder",
-            f"{space.model} with {space.dimensions} dimensions, which made the vectors of {collection.name!r}",
-            f"{embedder.model} with {embedder.dimensions} dimensions",
-        )
-
-
 def vector_literal(vector: NDArray[np.float32]) -> str:
     """A vector as pgvector reads it; float32 survives the way there unchanged."""
     return "[" + ",".join(map(repr, vector.tolist())) + "]"
 
 
-def _embedded(searched: Sequence[Searched], request: SearchRequest) -> Steps[dict[str, str]]:
-    """The question's vector, as pgvector reads it, by model; each model is asked once."""
-    vectors: dict[str, str] = {}
+def _embedded(searched: Sequence[Searched], request: SearchRequest) -> Steps[dict[Maker, str]]:
+    """The question's vector, as pgvector reads it, by what makes it; each model is asked once."""
+    vectors: dict[Maker, str] = {}
     if "vector" not in request.channels:
         return vectors
     for each in searched:
-        check_embedder(each.embedder, each.row)
-        if each.row.space is not None and each.embedder.model not in vectors:
-            vector = yield from compute(_encode, each.embedder, request.query, each.row.space.dimensions)
-            vectors[each.embedder.model] = vector_literal(vector)
+        space = each.row.space
+        if space is not None and space.maker not in vectors:
+            embedder = active_embedder(each.row, each.embedders)
+            vector = yield from compute(_encode, embedder, request.query, space.dimensions)
+            vectors[space.maker] = vector_literal(vector)
     return vectors
 
 
@@ -154,7 +147,7 @@ def _ask(
     t: Tables,
     searched: Sequence[Searched],
     request: SearchRequest,
-    vectors: dict[str, str],
+    vectors: dict[Maker, str],
     page: Continuation | None,
 ) -> _Found:
     """The channels of every collection, their fusion, and the texts of the candidates that may be shown."""
@@ -204,13 +197,13 @@ def _sequence(conn: sa.Connection, t: Tables, row: CollectionRow, request: Searc
 
 
 def _question(
-    t: Tables, each: Searched, request: SearchRequest, vectors: dict[str, str], as_of: int | None
+    t: Tables, each: Searched, request: SearchRequest, vectors: dict[Maker, str], as_of: int | None
 ) -> Question:
     where, words, analyzer = request.where, request.words, each.row.analyzer
     asked = "text" in request.channels
     metadata = t.chunks if as_of is None else stood(t)
     return Question(
-        vector=vectors.get(each.embedder.model) if each.row.space is not None else None,
+        vector=None if each.row.space is None else vectors.get(each.row.space.maker),
         analyzed=analyze(analyzer, words.scored) if asked else None,
         candidates=request.candidates,
         approximate=each.row.has_hnsw and not request.exact and as_of is None,
@@ -237,7 +230,7 @@ def _fetched(
     if rows is None:
         raise NotFound("collection", row.name)
     if rows.active_space_id != (None if row.space is None else row.space.space_id):
-        raise StaleCollection(row.name)
+        raise StaleCollection(row)
     words = replace(question, vector=None)
     meant: dict[str, str] = {}
     if fuzzy and rows.unknown and not question.clauses:

@@ -50,7 +50,7 @@ class SyncReport(BaseModel):
 def sync(
     t: Tables,
     collection: CollectionRow,
-    embedder: Embedder,
+    embedders: Sequence[Embedder],
     documents: object,
     *,
     cutting: Cutting,
@@ -67,7 +67,7 @@ def sync(
     if dry_run:
         report = yield from _looked_up(t, collection, noted, cutting)
     else:
-        report = yield from ingest(t, collection, embedder, noted, cutting=cutting, refresh=refresh)
+        report = yield from ingest(t, collection, embedders, noted, cutting=cutting, refresh=refresh)
     there = yield from _records_in(t, collection, scope)
     gone = [record_id for record_id in there if record_id not in seen]
     if len(gone) > max_delete * len(there) and not dry_run:
@@ -81,13 +81,19 @@ def sync(
 
 
 def restore(
-    t: Tables, collection: CollectionRow, embedder: Embedder, record_id: str, revision: int, *, refresh: bool
+    t: Tables,
+    collection: CollectionRow,
+    embedders: Sequence[Embedder],
+    record_id: str,
+    revision: int,
+    *,
+    refresh: bool,
 ) -> Steps[int]:
     """Write what a revision said as a new one; its number, or that of the current one if it says so already."""
     prepared = yield from read(past.read_prepared, t, collection, record_id, revision)
     if prepared is None:
         raise NotFound("revision", f"{record_id}, revision {revision}")
-    counts = yield from ingest_batch(t, collection, embedder, [prepared])
+    counts = yield from ingest_batch(t, collection, embedders, [prepared])
     if refresh and counts.chunks_added:
         yield from refresh_if_due(t, collection)
     return (yield from read(_current_revision, t, collection, record_id))

@@ -108,6 +108,9 @@ class Store:
 
     `url_or_engine` is a `postgresql://` URL or a SQLAlchemy Engine, which stays the caller's. Nothing is sent before
     the first operation. Without `embedder` all-MiniLM-L6-v2 is loaded when first needed.
+
+    `next_embedder` is the one that some process changes, or will change, collections to: meanwhile ingests write the
+    vectors of both, and searches go over to it when the collection does.
     """
 
     def __init__(
@@ -116,13 +119,14 @@ class Store:
         *,
         schema: str = DEFAULT_SCHEMA,
         embedder: Embedder | None = None,
+        next_embedder: Embedder | None = None,
         reranker: Reranker | None = None,
     ) -> None:
         self._owns_engine = not isinstance(url_or_engine, sa.Engine)
         self._engine = url_or_engine if isinstance(url_or_engine, sa.Engine) else open_engine(url_or_engine)
         check_driver("url_or_engine", self._engine.dialect)
         self._connections: _Connections = _Pool(self._engine)
-        self._state = StoreState(check_schema_name(schema), embedder, reranker)
+        self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
         self._server: EmbeddedServer | None = None
 
@@ -133,6 +137,7 @@ class Store:
         *,
         schema: str = DEFAULT_SCHEMA,
         embedder: Embedder | None = None,
+        next_embedder: Embedder | None = None,
         reranker: Reranker | None = None,
     ) -> Self:
         """A store in a private PostgreSQL with pgvector, started and migrated on first use.
@@ -145,7 +150,9 @@ class Store:
         server = EmbeddedServer.start(None if path is None else Path(path))
         try:
             migrate(server.url, schema=schema)
-            store = cls(server.url, schema=schema, embedder=embedder, reranker=reranker)
+            store = cls(
+                server.url, schema=schema, embedder=embedder, next_embedder=next_embedder, reranker=reranker
+            )
         except BaseException:
             server.close()
             raise
@@ -166,6 +173,7 @@ class Store:
         text_config: str = "english",
         analyzer: str | None = None,
         embedder: Embedder | None = None,
+        next_embedder: Embedder | None = None,
         distance: Literal["cosine", "inner_product", "l2"] = "cosine",
         quantization: Literal["none", "binary"] = "none",
         k1: float = bm25.K1,
@@ -178,7 +186,9 @@ class Store:
         scores what it finds again by the full vectors, which is smaller and less exact. `k1` and `b` are those of BM25;
         short texts such as chat turns prefer b = 0.4.
         """
-        settings = CollectionSettings(text_config, analyzer, embedder, distance, quantization, k1, b)
+        settings = CollectionSettings(
+            text_config, analyzer, embedder, next_embedder, distance, quantization, k1, b
+        )
         steps = operations.open_collection(self._state, self._tenant_or(tenant), name, settings, create)
         return Collection(self._run, self._run(steps))
 

@@ -22,8 +22,8 @@ LAYERS = {
     "pure": "analysis bm25 context continuation evaluation fusion message_formats message_terms"
     " spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
-    "pipelines": "appending beir evaluating ingesting message_search migrating named_fusions operations rag"
-    " ranked_rows recall retrieval revising search_request steps transcripts",
+    "pipelines": "appending beir changing_model evaluating fitting_embedder ingesting message_search migrating"
+    " named_fusions operations rag ranked_rows recall retrieval revising search_request steps transcripts",
     "doors": "async_collection async_store async_transcript collection embedded settings store transcript",
     "package": "__init__",
     "command line": "__main__ cli",

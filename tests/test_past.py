@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from cayu_pg.collection import Collection
 from cayu_pg.errors import Conflict, HistoryPruned, InvalidInput, NotFound, TooManyDeletions
 from cayu_pg.records import Document
-from cayu_pg.sql import statistics
-from cayu_pg.sql.statistics import _lock_key
+from cayu_pg.sql import locks
+from cayu_pg.sql.locks import lock_key
 from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, rows, scalar, statements_of
 
@@ -233,7 +233,7 @@ def test_erase_behind_another_refresh_is_finished_by_erasing_again(
     collection.ingest([*documents(1, 2), Document("Swordfish.", id="secret")])
     collection.refresh_statistics()
     with engine.begin() as other, statements_of(engine) as sent:
-        other.execute(sa.select(sa.func.pg_advisory_xact_lock(_lock_key("statistics", 1))))
+        other.execute(sa.select(sa.func.pg_advisory_xact_lock(lock_key("statistics", 1))))
         with pytest.raises(Conflict, match="another refresh is at work; erase again to finish"):
             collection.erase("secret")
         assert "swordfish" in words(engine)
@@ -248,11 +248,11 @@ def test_erase_behind_another_refresh_is_finished_by_erasing_again(
 def test_erase_behind_a_writer_is_finished_by_erasing_again(
     collection: Collection, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statistics, "FLIP_PATIENCE", 0.1)
+    monkeypatch.setattr(locks, "PATIENCE", 0.1)
     collection.ingest([*documents(1, 2), Document("Swordfish " * 50, id="secret")])
     collection.refresh_statistics()
     with engine.begin() as writer:
-        writer.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(_lock_key("weights", 1))))
+        writer.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(lock_key("weights", 1))))
         with pytest.raises(Conflict, match=r"writers kept .* erase again to finish") as raised:
             collection.erase("secret")
         assert isinstance(raised.value.__cause__, Conflict)

@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from cayu_pg.analysis import MAX_ANALYZED, analyze, overlong_words
 from cayu_pg.records import PreparedDocument
 from cayu_pg.sql.chunks import new_chunk_ids, refresh_metadata, retire_chunks, revive_chunks, stored_chunks
 from cayu_pg.sql.collections import CollectionRow, lock_collection
 from cayu_pg.sql.copy import Kind, copy_rows
-from cayu_pg.sql.embeddings import chunks_without_vector, write_vectors
+from cayu_pg.sql.embeddings import Vectors, chunks_without_vector, put_vectors, write_vectors
 from cayu_pg.sql.lexemes import insert_lexemes
+from cayu_pg.sql.locks import lock_weights_shared
 from cayu_pg.sql.records import (
     KnownRecord,
     finish_batch,
@@ -26,7 +25,8 @@ from cayu_pg.sql.records import (
     next_batch,
     write_tombstones,
 )
-from cayu_pg.sql.statistics import lock_weights_shared, version_to_write
+from cayu_pg.sql.spaces import Maker
+from cayu_pg.sql.statistics import version_to_write
 from cayu_pg.sql.tables import Tables
 
 _REVISION_COLUMNS: dict[str, Kind] = {
@@ -98,13 +98,12 @@ def write_batch(
     t: Tables,
     collection: CollectionRow,
     documents: Sequence[PreparedDocument],
-    vectors: Mapping[bytes, NDArray[np.float32]],
-    model: str,
+    vectors: Mapping[Maker, Vectors],
 ) -> BatchCounts:
     """Write the documents, no two of one record, in the caller's transaction.
 
-    `vectors` holds the vector, made by `model`, of every text by hash that had none when the caller looked. Raises
-    MissingVectors when a vector to be reused is gone.
+    `vectors` holds, by what made them, those of texts that had none when the caller looked. Raises MissingVectors
+    when one to be reused is gone, or another model became the active one.
     """
     lock_weights_shared(conn, collection.collection_id)
     collection = lock_collection(conn, t, collection)
@@ -116,7 +115,7 @@ def write_batch(
     batch_id = next_batch(conn, t)
     _write_texts(conn, t, collection, change, batch_id)
     _write_words(conn, t, collection, change, counts)
-    _write_vectors(conn, t, collection, change, vectors, model, counts)
+    _write_vectors(conn, t, collection, change, vectors, counts)
     _replace_chunks(conn, t, collection, change, known, counts)
     pointers = [
         (each.record_id, change.revisions[each.record_id], each.record_type) for each in change.documents
@@ -236,17 +235,22 @@ def _write_vectors(
     t: Tables,
     collection: CollectionRow,
     change: _Change,
-    vectors: Mapping[bytes, NDArray[np.float32]],
-    model: str,
+    vectors: Mapping[Maker, Vectors],
     counts: BatchCounts,
 ) -> None:
-    wanting = [(change.chunk_ids[key], key[1]) for key in change.new]
+    new = [(change.chunk_ids[key], key[1]) for key in change.new]
+    wanting = list(new)
     if change.revived:
-        lacking = chunks_without_vector(conn, t, collection, change.revived)
-        wanting += [(number, key[1]) for key, number in change.chunk_ids.items() if number in lacking]
-    computed = write_vectors(conn, t, collection, wanting, vectors, model)
+        number = collection.collection_id
+        lacking = chunks_without_vector(conn, t, number, collection.space, change.revived)
+        wanting += [(chunk_id, key[1]) for key, chunk_id in change.chunk_ids.items() if chunk_id in lacking]
+    computed = write_vectors(conn, t, collection, wanting, vectors)
     counts.embeddings_computed += computed
     counts.embeddings_reused += len(wanting) - computed
+    if collection.building is not None:
+        # Only of new chunks, which nobody else sees: the filling of the space writes all others.
+        given = vectors.get(collection.building.maker, {})
+        put_vectors(conn, t, collection, collection.building, new, given)
 
 
 def _replace_chunks(

@@ -10,9 +10,10 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 
 from cayu_pg.bm25 import NO_THRESHOLD, POSTING_BUDGET, WIDENING
-from cayu_pg.sql.collections import CollectionRow, Space, has_valid_index, hnsw_name
+from cayu_pg.sql.collections import CollectionRow, has_valid_index, hnsw_name
 from cayu_pg.sql.settings import MAX_EF_SEARCH
 from cayu_pg.sql.shapes import Shape, Where, exact_below, literal, number, stood
+from cayu_pg.sql.spaces import Space
 from cayu_pg.sql.tables import Tables
 from cayu_pg.sql.text_channel import text_part
 from cayu_pg.sql.vector_channel import vector_part

@@ -10,23 +10,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from cayu_pg.errors import InvalidInput, NotFound
+from cayu_pg.sql.spaces import Maker, Space, Spaces, spaces_of
 from cayu_pg.sql.tables import Tables
 
 
 @dataclass(frozen=True)
-class Space:
-    """An embedding space: which model made its vectors, and how they are compared."""
-
-    space_id: int
-    model: str
-    dimensions: int
-    distance: str
-    quantization: str = "none"
-
-
-@dataclass(frozen=True)
 class CollectionRow:
-    """A collection as stored, with its active embedding space and the indexes that exist."""
+    """A collection as stored, with its active embedding space and the indexes that exist.
+
+    `building` is the space that is filled to take the place of the active one, as far as the reader looked for it.
+    """
 
     collection_id: int
     tenant: str
@@ -41,6 +34,7 @@ class CollectionRow:
     has_hnsw: bool
     has_gin: bool
     chunks: int
+    building: Space | None = None
 
     @property
     def key(self) -> dict[str, object]:
@@ -216,59 +210,70 @@ def delete_collection(conn: sa.Connection, t: Tables, collection_id: int) -> Non
 
 
 def lock_collection(conn: sa.Connection, t: Tables, collection: CollectionRow) -> CollectionRow:
-    """The collection with the space that is active now; nobody drops it until the transaction ends.
+    """The collection with the spaces that are written now; nobody drops it until the transaction ends.
 
     What a caller remembers may have been rolled back or switched since. NotFound when it was dropped.
     """
     c = t.collections
     isolation = sa.func.current_setting("transaction_isolation").label("isolation")
-    here = sa.select(c.c.active_space_id, isolation).where(c.c.id == collection.collection_id)
+    here = sa.select(isolation).where(c.c.id == collection.collection_id)
     # KEY SHARE: of all that others do to the row, only a drop waits.
-    row = conn.execute(here.with_for_update(read=True, key_share=True)).one_or_none()
-    if row is None:
+    found = conn.scalar(here.with_for_update(read=True, key_share=True))
+    if found is None:
         raise NotFound("collection", collection.name)
-    if row.isolation != "read committed":
+    if found != "read committed":
         # A snapshot of the caller's may hide that other statistics are active by now; SHARE is refused then.
         conn.execute(here.with_for_update(read=True))
-    if row.active_space_id == (None if collection.space is None else collection.space.space_id):
+    return with_spaces(conn, t, collection)
+
+
+def with_spaces(conn: sa.Connection, t: Tables, collection: CollectionRow) -> CollectionRow:
+    """The collection with the spaces that it has now, whatever was known of them."""
+    spaces = spaces_of(conn, t, collection.collection_id)
+    if spaces == (collection.space, collection.building):
         return collection
-    return replace(collection, space=_active_space(conn, t, collection.collection_id))
+    return replace(collection, space=spaces.active, building=spaces.building)
 
 
-def _active_space(conn: sa.Connection, t: Tables, collection_id: int) -> Space | None:
-    c, s = t.collections, t.embedding_spaces
-    row = conn.execute(
-        sa.select(s.c.space_id, s.c.model, s.c.dimensions, s.c.distance, s.c.quantization)
-        .join(c, (c.c.id == s.c.collection_id) & (c.c.active_space_id == s.c.space_id))
-        .where(s.c.collection_id == collection_id)
-    ).one_or_none()
-    return None if row is None else Space(*row)
-
-
-def ensure_space(
-    conn: sa.Connection, t: Tables, collection: CollectionRow, *, model: str, dimensions: int
-) -> Space:
-    """The collection's active space; created for `model` by whoever writes the first vector."""
-    c, s = t.collections, t.embedding_spaces
+def lock_spaces(conn: sa.Connection, t: Tables, collection: CollectionRow) -> Spaces:
+    """The collection's spaces; nobody else adds one or makes another the active one until the transaction ends."""
+    c = t.collections
     # NO KEY UPDATE: foreign key checks of other writers go on.
     conn.execute(sa.select(c.c.id).where(c.c.id == collection.collection_id).with_for_update(key_share=True))
-    found = _active_space(conn, t, collection.collection_id)
+    return spaces_of(conn, t, collection.collection_id)
+
+
+def ensure_space(conn: sa.Connection, t: Tables, collection: CollectionRow, maker: Maker) -> Space:
+    """The collection's active space; created for `maker` by whoever writes the first vector."""
+    found = lock_spaces(conn, t, collection).active
     if found is not None:
         return found
-    facts = (model, dimensions, collection.distance, collection.quantization)
+    space = add_space(conn, t, collection, maker, state="active")
+    c = t.collections
+    conn.execute(
+        sa.update(c).where(c.c.id == collection.collection_id).values(active_space_id=space.space_id)
+    )
+    return space
+
+
+def add_space(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, maker: Maker, *, state: str
+) -> Space:
+    """A new space, whose vectors are compared as the collection says."""
+    s = t.embedding_spaces
+    facts = (*maker, collection.distance, collection.quantization)
     space_id = conn.execute(
         sa.insert(s)
         .values(
             collection_id=collection.collection_id,
             tenant=collection.tenant,
-            model=model,
-            dimensions=dimensions,
+            model=maker.model,
+            dimensions=maker.dimensions,
             distance=collection.distance,
             quantization=collection.quantization,
             fingerprint=hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest(),
-            state="active",
+            state=state,
         )
         .returning(s.c.space_id)
     ).scalar_one()
-    conn.execute(sa.update(c).where(c.c.id == collection.collection_id).values(active_space_id=space_id))
     return Space(space_id, *facts)

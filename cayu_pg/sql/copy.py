@@ -67,9 +67,10 @@ def copy_embeddings(
     space_id: int,
     tenant: str,
     chunk_ids: Sequence[int],
+    current: Sequence[bool],
     vectors: NDArray[np.float32],
 ) -> None:
-    """COPY one current embedding per chunk; the rows are laid out by numpy, since all have one size."""
+    """COPY one embedding per chunk; the rows are laid out by numpy, since all have one size."""
     columns = ["collection_id", "chunk_id", "space_id", "tenant", "current", "embedding"]
     encoded = tenant.encode()
     count, dimensions = vectors.shape
@@ -97,7 +98,7 @@ def copy_embeddings(
     rows["collection_length"] = rows["chunk_length"] = rows["space_length"] = 8
     rows["collection"], rows["chunk"], rows["space"] = collection_id, chunk_ids, space_id
     rows["tenant_length"], rows["tenant"] = len(encoded), encoded
-    rows["current_length"], rows["current"] = 1, 1
+    rows["current_length"], rows["current"] = 1, current
     rows["vector_length"], rows["dimensions"] = 4 + 4 * dimensions, dimensions
     rows["vector"] = vectors
     _send(conn, table, columns, [_SIGNATURE + rows.tobytes() + _END])

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from cayu_pg.sql.collections import CollectionRow, IndexHealth, IndexKind, Space
+from cayu_pg.sql.collections import CollectionRow, IndexHealth, IndexKind
 from cayu_pg.sql.settings import set_for_build
+from cayu_pg.sql.spaces import Space
 from cayu_pg.sql.tables import Tables, quoted
 
 MIN_CHUNKS = 5_000  # below it the exact scan by key is as fast
@@ -159,6 +160,14 @@ def drop_indexes_aside(conn: sa.Connection, t: Tables, collection_id: int) -> No
     if names:
         _wait_for_turn(conn, t)
     for name in names:
+        _drop(conn, t, name)
+
+
+def drop_vector_index_aside(conn: sa.Connection, t: Tables, collection_id: int, space_id: int) -> None:
+    """Drop the index of one embedding space while others search and write, outside transactions."""
+    name = f"hnsw_{collection_id:d}_{space_id:d}"
+    if name in _found(conn, t, collection_id):
+        _wait_for_turn(conn, t)
         _drop(conn, t, name)
 
 

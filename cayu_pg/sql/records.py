@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,6 +11,7 @@ import sqlalchemy as sa
 
 from cayu_pg.records import Record, Revision
 from cayu_pg.sql.collections import CollectionRow
+from cayu_pg.sql.locks import lock_key
 from cayu_pg.sql.tables import Tables, one_of, sql_text
 
 _ADD_MISSING = """
@@ -120,7 +120,7 @@ def finish_batch(
 
     The lock makes later numbers become visible later; it is taken last, so that writers hold it for moments.
     """
-    key = (zlib.crc32(b"cayu_pg:sequence") << 31) ^ collection.collection_id
+    key = lock_key("sequence", collection.collection_id)
     conn.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
     binds = {**collection.key, "batch_id": batch_id, "added": added, "removed": removed}
     conn.execute(sql_text(t, _FINISH_BATCH), binds)

@@ -7,24 +7,21 @@ is close to that of the last keeps its rows, one whose average drifted writes th
 
 from __future__ import annotations
 
-import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
-from cayu_pg.errors import Conflict
 from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.lexemes import average_length, reweight
+from cayu_pg.sql.locks import lock_key, lock_weights
 from cayu_pg.sql.tables import Tables, sql_text
 
 REFRESH_SHARE = 0.2  # of the counted chunks that may be new before a refresh
 DRIFT_SHARE = 0.1  # of the average length
 SAMPLE_ABOVE = 3_000_000  # chunks; counting a million takes some 20 s
 SAMPLE_SIZE = 1_000_000
-FLIP_PATIENCE = 5.0  # seconds to wait for a moment without writers
 
 _COUNT_LEXEMES = """
 INSERT INTO {schema}.lexeme_statistics
@@ -105,7 +102,7 @@ def refresh(conn: sa.Connection, t: Tables, collection: CollectionRow) -> Statis
     Writers go on meanwhile; they wait only while rows that they wrote during a re-weighting are caught up.
     Raises Conflict when no moment without writers comes for that; then nothing has changed.
     """
-    key = _lock_key("statistics", collection.collection_id)
+    key = lock_key("statistics", collection.collection_id)
     if not conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(key))):
         return None
     active = active_version(conn, t, collection.collection_id)
@@ -118,22 +115,6 @@ def refresh(conn: sa.Connection, t: Tables, collection: CollectionRow) -> Statis
     _count_lexemes(conn, t, collection, following)
     _flip(conn, t, collection.collection_id, following)
     return following
-
-
-def lock_weights_shared(conn: sa.Connection, collection_id: int) -> None:
-    """Keep the weights version from changing until the transaction ends; writers do not exclude each other."""
-    lock = sa.func.pg_advisory_xact_lock_shared(_lock_key("weights", collection_id))
-    conn.execute(sa.select(lock))
-
-
-def _lock_weights(conn: sa.Connection, collection_id: int) -> None:
-    """Keep writers out. Polled: a waiting lock would make later writers wait behind it for an older one."""
-    lock = sa.func.pg_try_advisory_xact_lock(_lock_key("weights", collection_id))
-    deadline = time.monotonic() + FLIP_PATIENCE
-    while not conn.scalar(sa.select(lock)):
-        if time.monotonic() > deadline:
-            raise Conflict("writers kept the word statistics from changing")
-        conn.execute(sa.select(sa.func.pg_sleep(0.01)))
 
 
 def _measured(
@@ -180,7 +161,7 @@ def _rewrite(
         )
 
     write(only_missing=False)
-    _lock_weights(conn, collection.collection_id)
+    lock_weights(conn, collection.collection_id)
     write(only_missing=True)
     # A chunk retired between the two passes must not stay current in the new rows.
     lexemes, k = t.chunk_lexemes, t.chunks
@@ -247,7 +228,3 @@ def _row(collection: CollectionRow, version: StatisticsVersion) -> dict[str, obj
         "average_length": version.average_length,
         "sequence": version.sequence,
     }
-
-
-def _lock_key(purpose: str, collection_id: int) -> int:
-    return (zlib.crc32(f"cayu_pg:{purpose}".encode()) << 31) ^ collection_id

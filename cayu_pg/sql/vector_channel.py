@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import BIT
 
-from cayu_pg.sql.collections import Space
 from cayu_pg.sql.shapes import Shape, Where, best, group_columns, literal, number, same_chunk, with_chunks
+from cayu_pg.sql.spaces import Space
 from cayu_pg.sql.tables import Tables
 
 OPERATORS = {"cosine": "<=>", "inner_product": "<#>", "l2": "<->"}
