@@ -253,7 +253,7 @@ def test_erase_behind_a_writer_is_finished_by_erasing_again(
     collection.refresh_statistics()
     with engine.begin() as writer:
         writer.execute(sa.select(sa.func.pg_advisory_xact_lock_shared(lock_key("weights", 1))))
-        with pytest.raises(Conflict, match=r"writers kept .* erase again to finish") as raised:
+        with pytest.raises(Conflict, match=r"writers left .* erase again to finish") as raised:
             collection.erase("secret")
         assert isinstance(raised.value.__cause__, Conflict)
     assert collection.erase("secret") == 0

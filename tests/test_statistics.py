@@ -9,7 +9,7 @@ from cayu_pg import bm25
 from cayu_pg.collection import Collection
 from cayu_pg.records import Document
 from cayu_pg.sql.engine import parse_url
-from cayu_pg.sql.statistics import _lock_key
+from cayu_pg.sql.locks import lock_key
 from cayu_pg.store import Store
 from tests.stores import CountingEmbedder, rows, scalar
 
@@ -107,7 +107,7 @@ def test_two_refreshes_at_once_do_not_wait_for_each_other(engine: sa.Engine, col
     collection.ingest(documents(40))
     with engine.connect() as holder:
         locks = sa.text("SELECT pg_advisory_xact_lock(:key)")
-        holder.execute(locks, {"key": _lock_key("statistics", 1)})
+        holder.execute(locks, {"key": lock_key("statistics", 1)})
         assert collection.refresh_statistics() is False
     assert collection.refresh_statistics() is True
 
