@@ -75,6 +75,21 @@ def test_a_drifted_average_length_writes_new_weights_and_drops_the_old(
     assert scalar(engine, "SELECT count(*) FROM cayu.chunk_lexemes") == 90
 
 
+def test_new_weights_are_written_page_by_page(
+    engine: sa.Engine, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cayu_pg.sql.lexemes.PAGE", 7)
+    test_a_drifted_average_length_writes_new_weights_and_drops_the_old(engine, collection)
+    average = float(str(scalar(engine, "SELECT average_length FROM cayu.statistics_versions")))
+    for length, stored in rows(engine, "SELECT length, weights::text FROM cayu.chunk_lexemes"):
+        once = 2.2 / (1 + 1.2 * (0.25 + 0.75 * float(str(length)) / average))
+        assert weights_in(stored) == pytest.approx([once] * int(str(length)), rel=1e-6)
+
+
+def weights_in(stored: object) -> list[float]:
+    return [float(pair.split(":")[1]) for pair in str(stored)[1:].split("}")[0].split(",")]
+
+
 def test_scores_do_not_change_under_one_version(collection: Collection) -> None:
     collection.ingest(documents(100))
     before = collection.search("word3 word9", channels=("text",))
@@ -121,6 +136,18 @@ def test_a_chunk_of_very_many_words_is_kept_and_searchable(collection: Collectio
     text = " ".join(f"q{number}" for number in range(30_000))
     collection.ingest(Document(text, id="long"), chunk_size=1_000_000, chunk_overlap=0)
     assert collection.search("q5", channels=("text",)).hits[0].record_id == "long"
+
+
+def test_of_more_words_than_a_vector_holds_the_heaviest_stay(
+    engine: sa.Engine, collection: Collection
+) -> None:
+    often = [f"z{number}" for number in range(50)]
+    text = " ".join([f"q{number:04x}" for number in range(16_000)] + often * 2)
+    collection.ingest(text, chunk_size=1_000_000, chunk_overlap=0)
+    [(words, stored)] = rows(engine, "SELECT length(tsv), weights::text FROM cayu.chunk_lexemes")
+    weights = weights_in(stored)
+    assert (words, len(weights)) == (16_050, 16_000)
+    assert sum(weight > min(weights) for weight in weights) == 50
 
 
 def test_a_word_longer_than_postgres_indexes_is_passed_over(collection: Collection) -> None:
