@@ -8,14 +8,15 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from cayu_pg import bm25, message_search, operations, transcripts
+from cayu_pg import message_search, operations, transcripts
 from cayu_pg.async_collection import AsyncCollection
 from cayu_pg.async_transcript import AsyncTranscript
+from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput, Unreachable
 from cayu_pg.message_search import MessageHits, which_messages
@@ -181,18 +182,19 @@ class AsyncStore:
         name: str,
         *,
         tenant: str | None = None,
-        text_config: str = "english",
+        text_config: str = TEXT_CONFIG,
         analyzer: str | None = None,
         embedder: Embedder | None = None,
         next_embedder: Embedder | None = None,
-        distance: Literal["cosine", "inner_product", "l2"] = "cosine",
-        quantization: Literal["none", "binary"] = "none",
-        k1: float = bm25.K1,
-        b: float = bm25.B,
+        distance: Distance = DISTANCE,
+        quantization: Quantization = QUANTIZATION,
+        k1: float = K1,
+        b: float = B,
         create: bool = True,
     ) -> AsyncCollection:
         """The collection `name`; made with these settings when absent, or NotFound without `create`.
 
+        One that is given and not what an existing collection was made with raises InvalidInput; those left out fit it.
         `distance` and `quantization` are those of vectors: `binary` keeps one bit a number in the vector index and
         scores what it finds again by the full vectors, which is smaller and less exact. `k1` and `b` are those of BM25;
         short texts such as chat turns prefer b = 0.4.

@@ -10,8 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cayu_pg import bm25, revising
+from cayu_pg import revising
 from cayu_pg.analysis import analyzer_name
+from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, is_chosen
 from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder
 from cayu_pg.errors import InvalidInput, NotFound, QueryCanceled
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
@@ -77,14 +78,14 @@ class CollectionState:
 class CollectionSettings:
     """How a collection is made when it does not exist."""
 
-    text_config: str = "english"
+    text_config: str = TEXT_CONFIG
     analyzer: str | None = None
     embedder: Embedder | None = None
     next_embedder: Embedder | None = None
-    distance: str = "cosine"
-    quantization: str = "none"
-    k1: float = bm25.K1
-    b: float = bm25.B
+    distance: str = DISTANCE
+    quantization: str = QUANTIZATION
+    k1: float = K1
+    b: float = B
 
 
 def open_tables(state: StoreState) -> Steps[Tables]:
@@ -111,16 +112,17 @@ def open_collection(
             tables,
             tenant=tenant,
             name=name,
-            text_config=settings.text_config,
+            text_config=str(settings.text_config),
             analyzer=analyzer,
             k1=float(settings.k1),
             b=float(settings.b),
-            distance=settings.distance,
-            quantization=settings.quantization,
+            distance=str(settings.distance),
+            quantization=str(settings.quantization),
         )
         row = yield from read(sql_collections.find_collection, tables, tenant, name)
     if row is None:
         raise NotFound("collection", name)
+    _check_fit(row, settings)
     embedder = settings.embedder or state.embedder or SentenceTransformerEmbedder()
     following = settings.next_embedder or state.next_embedder
     own = (embedder,) if following is None else (embedder, following)
@@ -139,6 +141,15 @@ def _check_settings(settings: CollectionSettings) -> None:
         raise InvalidInput(
             "quantization", f"one of {', '.join(QUANTIZATIONS)}", repr(settings.quantization)[:40]
         )
+
+
+def _check_fit(row: CollectionRow, settings: CollectionSettings) -> None:
+    """InvalidInput for a setting that was chosen and is not the one that the collection was made with."""
+    for name in ("text_config", "analyzer", "distance", "quantization", "k1", "b"):
+        asked, stored = getattr(settings, name), getattr(row, name)
+        versions = (stored, stored.rpartition("-")[0]) if name == "analyzer" else (stored,)
+        if is_chosen(asked) and asked not in versions:
+            raise InvalidInput(name, f"{stored!r}, with which {row.name!r} was made", repr(asked))
 
 
 def list_collections(state: StoreState, tenant: str) -> Steps[list[CollectionSummary]]:

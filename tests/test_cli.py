@@ -47,6 +47,16 @@ def test_files_are_ingested_searched_and_listed(
     assert json.loads(capsys.readouterr().out)[0]["records"] == 3
 
 
+def test_files_are_ingested_into_a_collection_of_another_language_without_naming_it(
+    database_url: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ingest = ("ingest", str(files / "moon.md"), "--model", "hash-64")
+    assert run(database_url, *ingest, "--text-config", "german") == 0
+    assert run(database_url, *ingest) == 0
+    assert run(database_url, *ingest, "--text-config", "english") == 1
+    assert "text_config: expected 'german'" in capsys.readouterr().err
+
+
 def test_people_get_tables_and_explanations(
     database_url: str, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

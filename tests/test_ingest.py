@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -366,3 +367,53 @@ def test_an_unknown_configuration_or_analyzer_lists_the_known(store: Store) -> N
         store.collection("new", analyzer="magic")
     with pytest.raises(CayuPgError):
         store.collection("new", create=False)
+
+
+GERMAN = {
+    "text_config": "german",
+    "analyzer": "folded",
+    "distance": "l2",
+    "quantization": "binary",
+    "k1": 1.5,
+    "b": 0.4,
+}
+
+
+def test_a_collection_is_opened_with_what_it_was_made_with_or_with_nothing(store: Store) -> None:
+    store.collection("deutsch", **GERMAN)  # type: ignore[arg-type]
+    for given in ({}, GERMAN, {"analyzer": "folded-1"}, {"k1": 1.5}, {"text_config": "german"}):
+        assert store.collection("deutsch", **given).name == "deutsch"
+    assert store.search(["deutsch"], "wort").hits == ()
+
+
+@pytest.mark.parametrize(
+    ("setting", "other"),
+    [
+        ("text_config", "english"),  # also what would be the default
+        ("analyzer", "standard"),
+        ("distance", "cosine"),
+        ("quantization", "none"),
+        ("k1", 1.2),
+        ("b", 0.75),
+    ],
+)
+@pytest.mark.parametrize("create", [True, False])
+def test_a_setting_other_than_that_of_the_collection_is_refused(
+    store: Store, setting: str, other: Any, create: bool
+) -> None:
+    store.collection("deutsch", **GERMAN)  # type: ignore[arg-type]
+    stored = "folded-1" if setting == "analyzer" else GERMAN[setting]
+    with pytest.raises(InvalidInput, match=f"{setting}: expected {stored!r}.*'deutsch'.*found {other!r}"):
+        store.collection("deutsch", **{setting: other}, create=create)
+
+
+def test_the_defaults_in_a_signature_are_plain_to_read() -> None:
+    shown = {
+        name: repr(each.default) for name, each in inspect.signature(Store.collection).parameters.items()
+    }
+    assert (shown["text_config"], shown["distance"], shown["quantization"]) == (
+        "'english'",
+        "'cosine'",
+        "'none'",
+    )
+    assert (shown["k1"], shown["b"]) == ("1.2", "0.75")

@@ -15,6 +15,7 @@ from cayu_pg.cli import printing
 from cayu_pg.cli.commands import open_embedder, open_store
 from cayu_pg.cli.evaluation_svg import comparison_svg
 from cayu_pg.collection import Collection
+from cayu_pg.defaults import TEXT_CONFIG
 from cayu_pg.errors import InvalidInput
 from cayu_pg.evaluating import EQUAL, EvaluationReport, JudgedQuery, judged_queries
 from cayu_pg.tuning import TuningReport
@@ -35,7 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="search only documents with the query's own value, as in meta.scope",
     )
     command.add_argument("-c", "--collection", help="collection to ingest into (the name of the folder)")
-    command.add_argument("--text-config", default="english", help="text search configuration (%(default)s)")
+    command.add_argument("--text-config", default=TEXT_CONFIG, help="text search configuration (%(default)s)")
     command.add_argument("--analyzer", help="standard, or ngram for scripts without spaces")
     command.add_argument(
         "--model",

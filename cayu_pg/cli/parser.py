@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from cayu_pg.cli import commands, evaluate, history, transcripts
 from cayu_pg.cli.demo import run_demo
+from cayu_pg.defaults import TEXT_CONFIG
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 
 _Kinds: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -89,7 +90,7 @@ def _add_ingest(kinds: _Kinds) -> None:
     )
     command.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files and directories")
     _collection(command)
-    command.add_argument("--text-config", default="english", help="text search configuration (%(default)s)")
+    command.add_argument("--text-config", default=TEXT_CONFIG, help="text search configuration (%(default)s)")
     command.add_argument("--analyzer", help="standard, or ngram for scripts without spaces")
     command.add_argument("--chunk-size", type=int, default=1000, help="characters (%(default)s)")
     command.add_argument("--chunk-overlap", type=int, default=200, help="characters (%(default)s)")
