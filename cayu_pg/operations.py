@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from cayu_pg import revising
 from cayu_pg.analysis import analyzer_name
+from cayu_pg.asking import Searched, StaleCollection
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, is_chosen
 from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder
 from cayu_pg.errors import InvalidInput, NotFound, QueryCanceled
@@ -23,7 +24,7 @@ from cayu_pg.ranked_rows import missing_index
 from cayu_pg.recall import RecallReport, measure_recall
 from cayu_pg.records import Record, Revision, content_hash
 from cayu_pg.reranking import CrossEncoderReranker, Reranker
-from cayu_pg.retrieval import Searched, StaleCollection, search
+from cayu_pg.retrieval import search
 from cayu_pg.revising import SyncReport
 from cayu_pg.search_request import SearchOptions, SearchRequest, Where, search_request
 from cayu_pg.sql import collections as sql_collections

@@ -22,7 +22,7 @@ LAYERS = {
     "pure": "analysis bm25 context continuation defaults evaluation fusion message_formats message_terms"
     " spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
-    "pipelines": "appending beir changing_model evaluating fitting_embedder ingesting message_search migrating"
+    "pipelines": "appending asking beir changing_model evaluating fitting_embedder ingesting message_search migrating"
     " named_fusions operations rag ranked_rows recall retrieval revising search_request steps transcripts",
     "doors": "async_collection async_store async_transcript collection embedded settings store transcript",
     "package": "__init__",
