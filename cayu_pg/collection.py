@@ -48,6 +48,12 @@ class Collection:
         return self._state.row.name
 
     @property
+    def model(self) -> str | None:
+        """The embedding model whose vectors searches use, as last seen; None before the first ingest."""
+        space = self._state.row.space
+        return None if space is None else space.model
+
+    @property
     def chunks(self) -> sa.Table:
         """The table `chunks`, whose columns record_id, metadata, text and content_hash a `where` may use."""
         return self._state.tables.chunks

@@ -15,8 +15,8 @@ from cayu_pg import embedded
 from cayu_pg.cli import printing
 from cayu_pg.cli.reading import find_files, read_file
 from cayu_pg.collection import Collection
-from cayu_pg.embedding import Embedder, HashEmbedder, SentenceTransformerEmbedder
-from cayu_pg.errors import CayuPgError, InvalidInput
+from cayu_pg.embedding import DEFAULT_MODEL, Embedder, HashEmbedder, SentenceTransformerEmbedder
+from cayu_pg.errors import CayuPgError, InvalidInput, NotFound
 from cayu_pg.ingesting import IngestReport
 from cayu_pg.migrating import migrate
 from cayu_pg.query import SearchResult
@@ -43,6 +43,12 @@ def open_embedder(model: str) -> Embedder:
     return SentenceTransformerEmbedder(model)
 
 
+def open_existing(store: Store, options: Namespace) -> Collection:
+    """The collection that --collection names, with the embedder of --model or of its own model."""
+    model = options.model or _model_of(store, options.collection)
+    return store.collection(options.collection, embedder=open_embedder(model), create=False)
+
+
 def run_migrate(options: Namespace) -> int:
     """`cayu-pg migrate`."""
     if options.url:
@@ -65,7 +71,7 @@ def run_ingest(options: Namespace) -> int:
             options.collection,
             text_config=options.text_config,
             analyzer=options.analyzer,
-            embedder=open_embedder(options.model),
+            embedder=open_embedder(options.model or _model_of(store, options.collection)),
         )
         with printing.progress_bar("ingesting", shown=not options.json) as progress:
             report = collection.ingest(
@@ -88,6 +94,14 @@ def run_ingest(options: Namespace) -> int:
         Path(each.id or "") in named for each in report.refused
     )
     return 1 if failed else 0
+
+
+def _model_of(store: Store, name: str) -> str:
+    """The model of a collection that has vectors, else the default one."""
+    try:  # to look at it no model is needed, and none is loaded
+        return store.collection(name, embedder=HashEmbedder(), create=False).model or DEFAULT_MODEL
+    except NotFound:
+        return DEFAULT_MODEL
 
 
 def _documents(paths: list[Path], unread: list[tuple[Path, str]]) -> Iterator[Document]:
@@ -128,7 +142,7 @@ def run_explain(options: Namespace) -> int:
 
 def _search(options: Namespace) -> SearchResult:
     with open_store(options) as store:
-        return _open_existing(store, options).search(
+        return open_existing(store, options).search(
             options.query,
             limit=options.limit,
             channels=options.channel or ("vector", "text"),
@@ -138,10 +152,6 @@ def _search(options: Namespace) -> SearchResult:
             per_record=options.per_record,
             exact=options.exact,
         )
-
-
-def _open_existing(store: Store, options: Namespace) -> Collection:
-    return store.collection(options.collection, embedder=open_embedder(options.model), create=False)
 
 
 def run_collections(options: Namespace) -> int:
@@ -161,7 +171,7 @@ def run_reindex(options: Namespace) -> int:
     if min_chunks < 1:
         raise InvalidInput("--min-chunks", "a number from 1", str(min_chunks))
     with open_store(options) as store:
-        collection = _open_existing(store, options)
+        collection = open_existing(store, options)
         with printing.build_bar(collection.index_progress, shown=not options.json):
             built = collection.reindex(min_chunks=min_chunks, timeout=options.timeout)
     if options.json:

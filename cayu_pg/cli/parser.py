@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cayu_pg.cli import commands, evaluate, history, transcripts
+from cayu_pg.cli import commands, evaluate, history, model, transcripts
 from cayu_pg.cli.demo import run_demo
 from cayu_pg.defaults import TEXT_CONFIG
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
@@ -33,6 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_history(kinds)
     _add_collections(kinds)
     _add_reindex(kinds)
+    _add_model(kinds)
     _add_evaluate(kinds)
     _add_embedded(kinds)
     return parser
@@ -67,8 +68,8 @@ def _collection(command: argparse.ArgumentParser) -> None:
     command.add_argument("-c", "--collection", default="documents", help="collection (%(default)s)")
     command.add_argument(
         "--model",
-        default="sentence-transformers/all-MiniLM-L6-v2",
-        help="embedding model by name or path; hash-64 needs no model (%(default)s)",
+        help="embedding model by name or path, hash-64 needs none (the collection's own; for a new one "
+        "sentence-transformers/all-MiniLM-L6-v2)",
     )
 
 
@@ -141,6 +142,12 @@ def _add_reindex(kinds: _Kinds) -> None:
     _collection(command)
     command.add_argument("--min-chunks", type=int, help="build from this size on")
     command.add_argument("--timeout", type=float, metavar="SECONDS", help="give up an index after this long")
+    _json(command)
+
+
+def _add_model(kinds: _Kinds) -> None:
+    command = _command(kinds, "model", model.SUMMARY, model.run_model)
+    model.add_arguments(command)
     _json(command)
 
 
