@@ -261,7 +261,11 @@ class AsyncStore:
         return self._derived(tenant=operations.check_name("tenant", tenant))
 
     async def using(self, connection: AsyncConnection | AsyncSession) -> AsyncStore:
-        """The same store inside the caller's transaction, which only the caller commits or rolls back."""
+        """The same store inside the caller's transaction, which only the caller commits or rolls back.
+
+        Writes of a collection are numbered in the order of their commits, so one in here keeps other writers of that
+        collection waiting until the caller's end; searches and other collections go on.
+        """
         conn = connection if isinstance(connection, AsyncConnection) else await _connection_of(connection)
         check_driver("connection", conn.dialect)
         return self._derived(connections=_Borrowed(conn))

@@ -107,8 +107,9 @@ class Collection:
         default asks the channels that it weighs. `rerank` lets a cross-encoder order the fused
         candidates, unless that takes longer than `rerank_seconds`. `per_record` shows only the best passage of each
         record; `exact` goes past the approximate index; `max_distance` cuts the vector channel. `as_of` (a time with
-        zone, or a sequence) searches what stood then, always exactly. `continuation` is that of an earlier result of
-        the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
+        zone, or a sequence) searches what stood then, always exactly; a time means the writes `recorded_at` up to then,
+        as `history` shows, though a caller's transaction may commit them later. `continuation` is that of an earlier
+        result of the same search; `timeout` is in seconds. `n_results` is another name for `limit`.
         """
         options: SearchOptions = {
             "limit": limit if n_results is None else n_results,

@@ -247,7 +247,11 @@ class Store:
         return self._derived(tenant=operations.check_name("tenant", tenant))
 
     def using(self, connection: sa.Connection | Session) -> Store:
-        """The same store inside the caller's transaction, which only the caller commits or rolls back."""
+        """The same store inside the caller's transaction, which only the caller commits or rolls back.
+
+        Writes of a collection are numbered in the order of their commits, so one in here keeps other writers of that
+        collection waiting until the caller's end; searches and other collections go on.
+        """
         conn = connection if isinstance(connection, sa.Connection) else _connection_of(connection)
         check_driver("connection", conn.dialect)
         return self._derived(connections=_Borrowed(conn))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -73,3 +74,11 @@ def rows(engine: sa.Engine, query: str) -> list[tuple[object, ...]]:
 
 def scalar(engine: sa.Engine, query: str) -> object:
     return rows(engine, query)[0][0]
+
+
+def wait_for_lock(engine: sa.Engine) -> None:
+    """Until some statement waits for a lock."""
+    deadline = time.monotonic() + 10
+    while not scalar(engine, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
@@ -18,7 +19,7 @@ from cayu_pg.collection import Collection
 from cayu_pg.errors import InvalidInput, Unreachable
 from cayu_pg.records import Document
 from cayu_pg.store import Store
-from tests.stores import CountingEmbedder, scalar
+from tests.stores import CountingEmbedder, scalar, wait_for_lock
 
 R = TypeVar("R")
 DOCUMENTS = [Document(f"Note {number} on subject {number % 5}.", id=str(number)) for number in range(30)]
@@ -99,6 +100,24 @@ def test_a_caller_rolls_back_our_rows_with_its_own(engine: sa.Engine) -> None:
         connection.rollback()
     assert store.collection("notes").count() == 1
     assert scalar(engine, "SELECT to_regclass('mine')") is None
+
+
+@pytest.mark.parametrize("write", [lambda notes: notes.ingest("Mine."), lambda notes: notes.delete("3")])
+def test_other_writers_of_a_collection_wait_for_the_callers_commit_and_nobody_else(
+    engine: sa.Engine, write: Callable[[Collection], object]
+) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    notes, other = store.collection("notes"), store.collection("other")
+    notes.ingest(DOCUMENTS)
+    with ThreadPoolExecutor() as pool, engine.connect() as connection:
+        write(store.using(connection).collection("notes"))
+        waiting = pool.submit(notes.ingest, "Theirs.")
+        wait_for_lock(engine)
+        assert pool.submit(notes.search, "subject 3").result(10).hits
+        assert pool.submit(other.ingest, DOCUMENTS).result(10).records_added == len(DOCUMENTS)
+        assert not waiting.done()
+        connection.commit()
+        assert waiting.result(10).records_added == 1
 
 
 def test_a_caller_commits_our_rows_with_its_own(engine: sa.Engine) -> None:

@@ -112,6 +112,21 @@ def test_a_search_as_of_a_sequence_or_time_sees_what_stood_then(
     assert collection.search("moon", as_of=0).hits == ()
 
 
+def test_a_time_counts_a_write_from_when_it_was_made_not_from_its_commit(
+    collection: Collection, engine: sa.Engine
+) -> None:
+    store = Store(engine, embedder=CountingEmbedder())
+    with engine.connect() as connection:
+        store.using(connection).collection("notes").ingest(Document("The moon.", id="a"))
+        between = connection.scalar(sa.select(sa.func.clock_timestamp()))
+        assert collection.search("moon", as_of=between).hits == ()
+        connection.commit()
+    [revision] = collection.history("a")
+    assert revision.recorded_at < between
+    assert collection.search("moon", as_of=between).texts == ["The moon."]
+    assert collection.search("moon", as_of=revision.recorded_at - timedelta(microseconds=1)).hits == ()
+
+
 def test_a_search_as_of_now_equals_a_search(collection: Collection, engine: sa.Engine) -> None:
     for round_number in range(3):
         collection.ingest(documents(*range(30), word=f"word{round_number}"))

@@ -23,15 +23,7 @@ from cayu_pg.sql import batches
 from cayu_pg.sql.channels import Question, fetch_channels, fetch_texts
 from cayu_pg.sql.embeddings import write_vectors
 from cayu_pg.sql.engine import open_engine, parse_url
-from tests.stores import CountingEmbedder, rows, scalar
-
-
-def wait_for_lock(engine: sa.Engine) -> None:
-    """Until some statement waits for a lock."""
-    deadline = time.monotonic() + 10
-    while not scalar(engine, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+from tests.stores import CountingEmbedder, rows, scalar, wait_for_lock
 
 
 def test_stores_of_two_schemas_on_one_engine_number_their_rows_apart(
