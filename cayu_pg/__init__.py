@@ -15,6 +15,7 @@ from cayu_pg.embedding import Embedder, HashEmbedder, SentenceTransformerEmbedde
 from cayu_pg.errors import (
     CayuPgError,
     Conflict,
+    ConnectionLost,
     DatabaseError,
     DimensionMismatch,
     HistoryPruned,
@@ -105,6 +106,7 @@ __all__ = [
     "Collection",
     "CollectionSummary",
     "Conflict",
+    "ConnectionLost",
     "CrossEncoderReranker",
     "DatabaseError",
     "Difference",

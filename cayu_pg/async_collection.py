@@ -9,7 +9,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from cayu_pg import changing_model, named_fusions, operations
-from cayu_pg.async_transcript import Run
+from cayu_pg.async_transcript import Run, limited
 from cayu_pg.changing_model import ChangeProgress, EmbedderChange
 from cayu_pg.embedding import Embedder
 from cayu_pg.evaluating import (
@@ -32,6 +32,7 @@ from cayu_pg.search_request import CHANNELS, SearchOptions, Where
 from cayu_pg.sql.indexes import MIN_CHUNKS, IndexProgress
 from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.text_query import Mode
+from cayu_pg.timeouts import timeouts_of
 from cayu_pg.tuning import TuningReport
 
 
@@ -57,6 +58,13 @@ class AsyncCollection:
     def chunks(self) -> sa.Table:
         """The table `chunks`, whose columns record_id, metadata, text and content_hash a `where` may use."""
         return self._state.tables.chunks
+
+    def with_timeouts(
+        self, *, statement_timeout: float | None = None, lock_timeout: float | None = None
+    ) -> AsyncCollection:
+        """The same collection, with timeouts in seconds for what it is asked, as `Store.with_timeouts`."""
+        timeouts = timeouts_of(statement_timeout, lock_timeout)
+        return AsyncCollection(limited(self._run, timeouts), self._state)
 
     async def ingest(
         self,

@@ -18,7 +18,7 @@ from cayu_pg.async_collection import AsyncCollection
 from cayu_pg.async_transcript import AsyncTranscript
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
 from cayu_pg.embedding import Embedder
-from cayu_pg.errors import InvalidInput, Unreachable
+from cayu_pg.errors import ConnectionLost, InvalidInput
 from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
@@ -29,7 +29,8 @@ from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.sql.engine import check_driver, open_async_engine
 from cayu_pg.sql.errors import translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
-from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive_async
+from cayu_pg.steps import Compute, Maintain, Read, Repeatable, Step, Steps, Write, drive_async
+from cayu_pg.timeouts import Timeouts, timeouts_of, within
 from cayu_pg.transcripts import OnInvalid, RetentionReport, transcript_state
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class _Connections(Protocol):
 
     async def reading(self, function: Callable[[sa.Connection], R]) -> R: ...
     async def writing(self, function: Callable[[sa.Connection], R]) -> R: ...
+    async def repeating(self, function: Callable[[sa.Connection], R]) -> R: ...
     async def maintaining(self, function: Callable[[sa.Connection], R]) -> R: ...
 
 
@@ -57,11 +59,8 @@ class _Pool:
     async def reading(self, function: Callable[[sa.Connection], R]) -> R:
         try:
             return await self._read(function)
-        except Unreachable as error:
-            cause = error.__cause__
-            if not (isinstance(cause, sa.exc.DBAPIError) and cause.connection_invalidated):
-                raise
-            return await self._read(function)  # a pooled connection had died; reading again repeats nothing
+        except ConnectionLost:
+            return await self._read(function)  # the pool drops all connections of then, so this one is new
 
     async def _read(self, function: Callable[[sa.Connection], R]) -> R:
         with translated():
@@ -77,7 +76,19 @@ class _Pool:
                 async with conn.begin():
                     return await conn.run_sync(function)
 
+    async def repeating(self, function: Callable[[sa.Connection], R]) -> R:
+        try:
+            return await self.writing(function)
+        except ConnectionLost:
+            return await self.writing(function)
+
     async def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
+        try:
+            return await self._maintain(function)
+        except ConnectionLost:
+            return await self._maintain(function)  # it looks first at what is left to do
+
+    async def _maintain(self, function: Callable[[sa.Connection], R]) -> R:
         with translated():
             async with self.engine.connect() as conn:
                 try:
@@ -106,6 +117,9 @@ class _Borrowed:
             async with self.connection.begin_nested():
                 return await self.connection.run_sync(function)
 
+    async def repeating(self, function: Callable[[sa.Connection], R]) -> R:
+        return await self.writing(function)  # a lost connection took the caller's rows with it
+
     async def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
         raise InvalidInput(
             "store", "a store with connections of its own", "one that uses the caller's transaction"
@@ -116,7 +130,8 @@ class AsyncStore:
     """A retrieval store in a migrated schema of a Postgres database, for asyncio.
 
     `url_or_engine` is a `postgresql://` URL or a SQLAlchemy AsyncEngine, which stays the caller's. Nothing is sent
-    before the first operation. Without `embedder` all-MiniLM-L6-v2 is loaded when first needed.
+    before the first operation. Without `embedder` all-MiniLM-L6-v2 is loaded when first needed. The timeouts are
+    those of `with_timeouts`.
 
     `next_embedder` is the one that some process changes, or will change, collections to: meanwhile ingests write the
     vectors of both, and searches go over to it when the collection does.
@@ -130,6 +145,8 @@ class AsyncStore:
         embedder: Embedder | None = None,
         next_embedder: Embedder | None = None,
         reranker: Reranker | None = None,
+        statement_timeout: float | None = None,
+        lock_timeout: float | None = None,
     ) -> None:
         given = isinstance(url_or_engine, AsyncEngine)
         self._owns_engine = not given
@@ -140,6 +157,7 @@ class AsyncStore:
         self._connections: _Connections = _Pool(self._engine)
         self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
+        self._timeouts = timeouts_of(statement_timeout, lock_timeout)
         self._server: EmbeddedServer | None = None
 
     @classmethod
@@ -260,6 +278,16 @@ class AsyncStore:
         """The same store for one tenant, open for as long as this one is."""
         return self._derived(tenant=operations.check_name("tenant", tenant))
 
+    def with_timeouts(
+        self, *, statement_timeout: float | None = None, lock_timeout: float | None = None
+    ) -> AsyncStore:
+        """The same store, whose statements are stopped after so many seconds, or when a lock takes so long.
+
+        A call may send several statements. None leaves it to the server. QueryCanceled says that one was stopped;
+        building and dropping indexes has limits of its own.
+        """
+        return self._derived(timeouts=timeouts_of(statement_timeout, lock_timeout))
+
     async def using(self, connection: AsyncConnection | AsyncSession) -> AsyncStore:
         """The same store inside the caller's transaction, which only the caller commits or rolls back.
 
@@ -286,7 +314,13 @@ class AsyncStore:
     ) -> None:
         await self.close()
 
-    def _derived(self, *, tenant: str | None = None, connections: _Connections | None = None) -> AsyncStore:
+    def _derived(
+        self,
+        *,
+        tenant: str | None = None,
+        connections: _Connections | None = None,
+        timeouts: Timeouts | None = None,
+    ) -> AsyncStore:
         store = AsyncStore.__new__(AsyncStore)
         store._owns_engine = False
         store._engine = self._engine
@@ -295,11 +329,12 @@ class AsyncStore:
         borrowed = state.borrowed or connections is not None
         store._state = replace(state, borrowed=borrowed, builds_indexes=state.builds_indexes and not borrowed)
         store._tenant = tenant or self._tenant
+        store._timeouts = timeouts or self._timeouts
         store._server = None
         return store
 
     async def _run(self, steps: Steps[R]) -> R:
-        return await drive_async(steps, self._perform)
+        return await drive_async(within(steps, self._timeouts), self._perform)
 
     async def _perform(self, step: Step) -> Any:
         match step:
@@ -307,6 +342,8 @@ class AsyncStore:
                 return await self._connections.reading(function)
             case Write(function):
                 return await self._connections.writing(function)
+            case Repeatable(function):
+                return await self._connections.repeating(function)
             case Maintain(function):
                 return await self._connections.maintaining(function)
             case Compute(call):

@@ -11,6 +11,7 @@ from cayu_pg.appending import AppendResult
 from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.messages import Message
 from cayu_pg.steps import Steps
+from cayu_pg.timeouts import Timeouts, timeouts_of, within
 from cayu_pg.transcripts import MessagePage, OnInvalid, StoredMessage, TranscriptState
 
 R = TypeVar("R")
@@ -22,6 +23,15 @@ class Run(Protocol):
     async def __call__(self, steps: Steps[R], /) -> R:
         """What the steps return."""
         ...
+
+
+def limited(run: Run, timeouts: Timeouts) -> Run:
+    """`run`, for steps whose transactions have these timeouts."""
+
+    async def run_within(steps: Steps[R], /) -> R:
+        return await run(within(steps, timeouts))
+
+    return run_within
 
 
 class AsyncTranscript:
@@ -39,6 +49,13 @@ class AsyncTranscript:
     def id(self) -> str:
         """What the transcript is called in its tenant."""
         return self._state.name.transcript_id
+
+    def with_timeouts(
+        self, *, statement_timeout: float | None = None, lock_timeout: float | None = None
+    ) -> AsyncTranscript:
+        """The same transcript, with timeouts in seconds for what it is asked, as `Store.with_timeouts`."""
+        timeouts = timeouts_of(statement_timeout, lock_timeout)
+        return AsyncTranscript(limited(self._run, timeouts), self._state)
 
     async def append(
         self,

@@ -31,7 +31,8 @@ from cayu_pg.search_request import CHANNELS, SearchOptions, Where
 from cayu_pg.sql.indexes import MIN_CHUNKS, IndexProgress
 from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.text_query import Mode
-from cayu_pg.transcript import Run
+from cayu_pg.timeouts import timeouts_of
+from cayu_pg.transcript import Run, limited
 from cayu_pg.tuning import TuningReport
 
 
@@ -57,6 +58,13 @@ class Collection:
     def chunks(self) -> sa.Table:
         """The table `chunks`, whose columns record_id, metadata, text and content_hash a `where` may use."""
         return self._state.tables.chunks
+
+    def with_timeouts(
+        self, *, statement_timeout: float | None = None, lock_timeout: float | None = None
+    ) -> Collection:
+        """The same collection, with timeouts in seconds for what it is asked, as `Store.with_timeouts`."""
+        timeouts = timeouts_of(statement_timeout, lock_timeout)
+        return Collection(limited(self._run, timeouts), self._state)
 
     def ingest(
         self,

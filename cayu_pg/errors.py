@@ -13,7 +13,8 @@ CayuPgError
 │   ├── NotMigrated                     run `cayu-pg migrate`
 │   ├── SchemaTooNew                    the schema was migrated by a newer cayu_pg
 │   └── MissingExtension                pgvector is absent or too old
-├── Unreachable                         the server did not answer or dropped the connection
+├── Unreachable                         the server does not answer, or not now
+│   └── ConnectionLost                  the connection broke; a write may or may not have been committed
 ├── Conflict                            somebody else was first; read again and decide
 │   ├── StaleContinuation               the data changed between two pages of a result
 │   ├── PositionConflict                an append expected another position; `current` is the next one
@@ -103,7 +104,14 @@ class MissingExtension(SchemaError):
 
 
 class Unreachable(CayuPgError):
-    """The server cannot be reached, or the connection broke."""
+    """The server cannot be reached, is full or shuts down, or the connection broke."""
+
+
+class ConnectionLost(Unreachable):
+    """The connection broke under a statement: nothing is half-written, but a commit may or may not have happened.
+
+    Reads, ingests and appends with an idempotency key are tried once more before you see this.
+    """
 
 
 class Conflict(CayuPgError):

@@ -25,7 +25,7 @@ from cayu_pg.sql.indexes import analyze_tables
 from cayu_pg.sql.records import known_records
 from cayu_pg.sql.spaces import Maker, Space
 from cayu_pg.sql.tables import Tables
-from cayu_pg.steps import Steps, compute, maintain, read, write
+from cayu_pg.steps import Steps, compute, maintain, read, write_repeatable
 
 BATCH_DOCUMENTS = 500
 BATCH_CHUNKS = 500
@@ -152,7 +152,7 @@ def refresh_if_due(t: Tables, collection: CollectionRow) -> Steps[bool]:
     try:
         if not (yield from read(statistics.refresh_is_due, t, collection.collection_id)):
             return False
-        refreshed = yield from write(statistics.refresh, t, collection)
+        refreshed = yield from write_repeatable(statistics.refresh, t, collection)
         if refreshed is not None and refreshed.chunks >= ANALYZED_FROM:
             yield from maintain(analyze_tables, t)
     except (Conflict, QueryCanceled):
@@ -239,7 +239,7 @@ def ingest_batch(
             if wanted:
                 made |= yield from compute(embed, embedder, wanted)
         try:
-            return (yield from write(write_batch, t, seen.collection, documents, vectors))
+            return (yield from write_repeatable(write_batch, t, seen.collection, documents, vectors))
         except MissingVectors as missing:
             missed |= missing.hashes
 

@@ -11,7 +11,7 @@ from cayu_pg.operations import CollectionState, check_name
 from cayu_pg.query import SearchResult
 from cayu_pg.search_request import CHANNELS, SearchOptions
 from cayu_pg.sql import fusion_configs
-from cayu_pg.steps import Steps, read, write
+from cayu_pg.steps import Steps, read, write_repeatable
 
 
 def save(state: CollectionState, name: str, config: WeightedReciprocalRankFusionConfig) -> Steps[str]:
@@ -19,7 +19,7 @@ def save(state: CollectionState, name: str, config: WeightedReciprocalRankFusion
     check_name("fusion", name)
     if not isinstance(config, WeightedReciprocalRankFusionConfig):
         raise InvalidInput("config", "a WeightedReciprocalRankFusionConfig", type(config).__name__)
-    yield from write(fusion_configs.save_fusion, state.tables, state.row, name, config)
+    yield from write_repeatable(fusion_configs.save_fusion, state.tables, state.row, name, config)
     state.fusions.pop(name, None)  # loaded anew, should the caller roll back
     return config.fingerprint()
 

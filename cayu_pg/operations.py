@@ -35,7 +35,7 @@ from cayu_pg.sql.collections import CollectionRow, CollectionSummary
 from cayu_pg.sql.indexes import IndexProgress
 from cayu_pg.sql.tables import Tables, build_tables
 from cayu_pg.sql.vector_channel import OPERATORS
-from cayu_pg.steps import Steps, maintain, read, write
+from cayu_pg.steps import Steps, maintain, read, write, write_repeatable
 from cayu_pg.texts import clean
 
 MAX_NAME = 512
@@ -108,7 +108,7 @@ def open_collection(
     tables = yield from open_tables(state)
     row = yield from read(sql_collections.find_collection, tables, tenant, name)
     if row is None and create:
-        yield from write(
+        yield from write_repeatable(
             sql_collections.create_collection,
             tables,
             tenant=tenant,
@@ -175,7 +175,7 @@ def drop_collection(state: StoreState, tenant: str, name: str) -> Steps[bool]:
     if state.borrowed:
         yield from write(_drop_at_once, tables, row.collection_id)
     else:
-        yield from write(sql_collections.delete_collection, tables, row.collection_id)
+        yield from write_repeatable(sql_collections.delete_collection, tables, row.collection_id)
         yield from maintain(indexes.drop_indexes_aside, tables, row.collection_id)
     return True
 
@@ -384,7 +384,7 @@ def store_text(state: CollectionState, content: str) -> Steps[str]:
 
 def refresh_statistics(state: CollectionState) -> Steps[bool]:
     """Compute the word statistics anew; False when somebody else is at it."""
-    return (yield from write(statistics.refresh, state.tables, state.row)) is not None
+    return (yield from write_repeatable(statistics.refresh, state.tables, state.row)) is not None
 
 
 def reindex(state: CollectionState, min_chunks: int, timeout: float | None = None) -> Steps[list[str]]:

@@ -28,7 +28,7 @@ from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.filters import compile_filter
 from cayu_pg.sql.records import known_records, record_ids_in
 from cayu_pg.sql.tables import Tables
-from cayu_pg.steps import Steps, compute, maintain, read, write
+from cayu_pg.steps import Steps, compute, maintain, read, write, write_repeatable
 
 PAGE = 1_000
 
@@ -74,7 +74,7 @@ def sync(
         raise TooManyDeletions(len(gone), len(there), max_delete)
     if not dry_run:
         for start in range(0, len(gone), PAGE):
-            yield from write(delete_records, t, collection, gone[start : start + PAGE])
+            yield from write_repeatable(delete_records, t, collection, gone[start : start + PAGE])
         if gone and refresh:
             yield from refresh_if_due(t, collection)
     return SyncReport(ingest=report, records_deleted=len(gone), deleted=gone[:PAGE], dry_run=dry_run)
@@ -138,7 +138,7 @@ def _forget_words(t: Tables, collection: CollectionRow) -> Steps[Conflict | None
     if (yield from read(statistics.active_version, t, collection.collection_id)) is None:
         return None
     try:
-        refreshed = yield from write(statistics.refresh, t, collection)
+        refreshed = yield from write_repeatable(statistics.refresh, t, collection)
     except Conflict as conflict:
         return conflict
     return Conflict("another refresh is at work") if refreshed is None else None

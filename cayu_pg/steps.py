@@ -32,6 +32,13 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeatable:
+    """A `Write` that may be done twice with the effect of once; so it is, when its connection broke."""
+
+    function: Callable[[sa.Connection], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Compute:
     """Call `function` without a connection; a model, or anything that takes long."""
 
@@ -40,12 +47,15 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Maintain:
-    """Call `function` with a connection outside any transaction, for what Postgres refuses inside one."""
+    """Call `function` with a connection outside any transaction, for what Postgres refuses inside one.
+
+    It may be called twice, when the connection broke.
+    """
 
     function: Callable[[sa.Connection], Any]
 
 
-Step = Read | Write | Compute | Maintain
+Step = Read | Write | Repeatable | Compute | Maintain
 Steps = Generator[Step, Any, R]
 
 
@@ -59,6 +69,13 @@ def write(
 ) -> Steps[R]:
     """The result of `function(conn, *args, **kwargs)` in a writing transaction."""
     return cast(R, (yield Write(_bound(function, args, kwargs))))
+
+
+def write_repeatable(
+    function: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+) -> Steps[R]:
+    """The same for a write that finds out for itself whether it has been done already."""
+    return cast(R, (yield Repeatable(_bound(function, args, kwargs))))
 
 
 def maintain(

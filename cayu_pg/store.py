@@ -15,7 +15,7 @@ from cayu_pg import message_search, operations, transcripts
 from cayu_pg.collection import Collection
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
 from cayu_pg.embedding import Embedder
-from cayu_pg.errors import InvalidInput, Unreachable
+from cayu_pg.errors import ConnectionLost, InvalidInput
 from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
@@ -26,7 +26,8 @@ from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.sql.engine import check_driver, open_engine
 from cayu_pg.sql.errors import translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
-from cayu_pg.steps import Compute, Maintain, Read, Step, Steps, Write, drive
+from cayu_pg.steps import Compute, Maintain, Read, Repeatable, Step, Steps, Write, drive
+from cayu_pg.timeouts import Timeouts, timeouts_of, within
 from cayu_pg.transcript import Transcript
 from cayu_pg.transcripts import OnInvalid, RetentionReport, transcript_state
 
@@ -43,6 +44,7 @@ class _Connections(Protocol):
 
     def reading(self, function: Callable[[sa.Connection], R]) -> R: ...
     def writing(self, function: Callable[[sa.Connection], R]) -> R: ...
+    def repeating(self, function: Callable[[sa.Connection], R]) -> R: ...
     def maintaining(self, function: Callable[[sa.Connection], R]) -> R: ...
 
 
@@ -55,11 +57,8 @@ class _Pool:
     def reading(self, function: Callable[[sa.Connection], R]) -> R:
         try:
             return self._read(function)
-        except Unreachable as error:
-            cause = error.__cause__
-            if not (isinstance(cause, sa.exc.DBAPIError) and cause.connection_invalidated):
-                raise
-            return self._read(function)  # a pooled connection had died; reading again repeats nothing
+        except ConnectionLost:
+            return self._read(function)  # the pool drops all connections of then, so this one is new
 
     def _read(self, function: Callable[[sa.Connection], R]) -> R:
         # One snapshot for all statements of the step.
@@ -72,7 +71,19 @@ class _Pool:
         with translated(), self.engine.connect() as conn, conn.execution_options(**options).begin():
             return function(conn)
 
+    def repeating(self, function: Callable[[sa.Connection], R]) -> R:
+        try:
+            return self.writing(function)
+        except ConnectionLost:
+            return self.writing(function)
+
     def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
+        try:
+            return self._maintain(function)
+        except ConnectionLost:
+            return self._maintain(function)  # it looks first at what is left to do
+
+    def _maintain(self, function: Callable[[sa.Connection], R]) -> R:
         with translated(), self.engine.connect() as conn:
             try:
                 return function(conn.execution_options(isolation_level="AUTOCOMMIT"))
@@ -98,6 +109,9 @@ class _Borrowed:
         with translated(), self.connection.begin_nested():
             return function(self.connection)
 
+    def repeating(self, function: Callable[[sa.Connection], R]) -> R:
+        return self.writing(function)  # a lost connection took the caller's rows with it
+
     def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
         raise InvalidInput(
             "store", "a store with connections of its own", "one that uses the caller's transaction"
@@ -108,7 +122,8 @@ class Store:
     """A retrieval store in a migrated schema of a Postgres database.
 
     `url_or_engine` is a `postgresql://` URL or a SQLAlchemy Engine, which stays the caller's. Nothing is sent before
-    the first operation. Without `embedder` all-MiniLM-L6-v2 is loaded when first needed.
+    the first operation. Without `embedder` all-MiniLM-L6-v2 is loaded when first needed. The timeouts are those of
+    `with_timeouts`.
 
     `next_embedder` is the one that some process changes, or will change, collections to: meanwhile ingests write the
     vectors of both, and searches go over to it when the collection does.
@@ -122,6 +137,8 @@ class Store:
         embedder: Embedder | None = None,
         next_embedder: Embedder | None = None,
         reranker: Reranker | None = None,
+        statement_timeout: float | None = None,
+        lock_timeout: float | None = None,
     ) -> None:
         self._owns_engine = not isinstance(url_or_engine, sa.Engine)
         self._engine = url_or_engine if isinstance(url_or_engine, sa.Engine) else open_engine(url_or_engine)
@@ -129,6 +146,7 @@ class Store:
         self._connections: _Connections = _Pool(self._engine)
         self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
+        self._timeouts = timeouts_of(statement_timeout, lock_timeout)
         self._server: EmbeddedServer | None = None
 
     @classmethod
@@ -246,6 +264,16 @@ class Store:
         """The same store for one tenant, open for as long as this one is."""
         return self._derived(tenant=operations.check_name("tenant", tenant))
 
+    def with_timeouts(
+        self, *, statement_timeout: float | None = None, lock_timeout: float | None = None
+    ) -> Store:
+        """The same store, whose statements are stopped after so many seconds, or when a lock takes so long.
+
+        A call may send several statements. None leaves it to the server. QueryCanceled says that one was stopped;
+        building and dropping indexes has limits of its own.
+        """
+        return self._derived(timeouts=timeouts_of(statement_timeout, lock_timeout))
+
     def using(self, connection: sa.Connection | Session) -> Store:
         """The same store inside the caller's transaction, which only the caller commits or rolls back.
 
@@ -275,7 +303,13 @@ class Store:
     def _tenant_or(self, tenant: str | None) -> str:
         return self._tenant if tenant is None else tenant
 
-    def _derived(self, *, tenant: str | None = None, connections: _Connections | None = None) -> Store:
+    def _derived(
+        self,
+        *,
+        tenant: str | None = None,
+        connections: _Connections | None = None,
+        timeouts: Timeouts | None = None,
+    ) -> Store:
         store = Store.__new__(Store)
         store._owns_engine = False
         store._engine = self._engine
@@ -284,11 +318,12 @@ class Store:
         borrowed = state.borrowed or connections is not None
         store._state = replace(state, borrowed=borrowed, builds_indexes=state.builds_indexes and not borrowed)
         store._tenant = tenant or self._tenant
+        store._timeouts = timeouts or self._timeouts
         store._server = None
         return store
 
     def _run(self, steps: Steps[R]) -> R:
-        return drive(steps, self._perform)
+        return drive(within(steps, self._timeouts), self._perform)
 
     def _perform(self, step: Step) -> Any:
         match step:
@@ -296,6 +331,8 @@ class Store:
                 return self._connections.reading(function)
             case Write(function):
                 return self._connections.writing(function)
+            case Repeatable(function):
+                return self._connections.repeating(function)
             case Maintain(function):
                 return self._connections.maintaining(function)
             case Compute(call):

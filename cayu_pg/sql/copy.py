@@ -130,11 +130,14 @@ def _send(conn: sa.Connection, table: sa.Table, columns: list[str], blocks: Iter
             await_only(_send_async(driver, statement, blocks))
         elif isinstance(driver, psycopg.Connection):
             _send_sync(driver, statement, blocks)
-    except psycopg.Error as error:  # COPY goes past SQLAlchemy, which would have wrapped it so
+    except psycopg.Error as error:  # COPY goes past SQLAlchemy, which would have done all this
+        lost = isinstance(driver, psycopg.BaseConnection) and (driver.closed or driver.broken)
+        if lost:
+            conn.invalidate(error)
         wrapped = (
             sa.exc.OperationalError if isinstance(error, psycopg.OperationalError) else sa.exc.DBAPIError
         )
-        raise wrapped(statement, None, error) from error
+        raise wrapped(statement, None, error, connection_invalidated=lost) from error
 
 
 def _send_sync(driver: psycopg.Connection[Any], statement: str, blocks: Iterable[bytes]) -> None:

@@ -7,7 +7,15 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from cayu_pg.errors import CayuPgError, Conflict, DatabaseError, NotMigrated, QueryCanceled, Unreachable
+from cayu_pg.errors import (
+    CayuPgError,
+    Conflict,
+    ConnectionLost,
+    DatabaseError,
+    NotMigrated,
+    QueryCanceled,
+    Unreachable,
+)
 
 _UNREACHABLE = ("08", "57P", "53300", "28", "3D000")
 _CANCELED = ("57014", "55P03", "25P03", "25P04")
@@ -32,6 +40,8 @@ def translate(error: sa.exc.DBAPIError) -> CayuPgError:
     """The error of ours that says what a database error means to the caller."""
     state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
     reason = (str(error.orig).strip().splitlines() or ["no reason given"])[0]
+    if error.connection_invalidated:
+        return ConnectionLost(f"the connection broke: {reason}")
     if state is None:
         return _without_state(error, reason)
     if state.startswith(_CANCELED):
@@ -46,6 +56,6 @@ def translate(error: sa.exc.DBAPIError) -> CayuPgError:
 
 
 def _without_state(error: sa.exc.DBAPIError, reason: str) -> CayuPgError:
-    if error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
+    if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
         return Unreachable(f"the server cannot be reached: {reason}")
     return DatabaseError(f"the database refused the statement: {reason}")

@@ -63,5 +63,20 @@ def set_for_build(conn: sa.Connection, *, memory_mb: int, workers: int, timeout_
     )
 
 
+def set_timeouts(conn: sa.Connection, *, statement_ms: int | None, lock_ms: int | None) -> dict[str, str]:
+    """Limit the statements of the current transaction; what the changed settings were before."""
+    wanted = {"statement_timeout": statement_ms, "lock_timeout": lock_ms}
+    changed = {name: value for name, value in wanted.items() if value is not None}
+    asked = ", ".join(f"current_setting('{name}')" for name in changed)
+    sets = [f"SET LOCAL {name} = {int(value):d}" for name, value in changed.items()]
+    before = conn.exec_driver_sql("; ".join([f"SELECT {asked}", *sets])).one()
+    return dict(zip(changed, before, strict=True))
+
+
+def restore_timeouts(conn: sa.Connection, before: dict[str, str]) -> None:
+    """Give the settings back their values of before, which the server has written itself."""
+    _send(conn, [f"SET LOCAL {name} = '{value}'" for name, value in before.items()])
+
+
 def _send(conn: sa.Connection, statements: list[str]) -> None:
     conn.exec_driver_sql("; ".join(statements))

@@ -1,0 +1,80 @@
+"""How long statements and waits for locks may take: steps whose transactions carry limits, whatever they do inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from cayu_pg.errors import InvalidInput
+from cayu_pg.sql.settings import restore_timeouts, set_timeouts
+from cayu_pg.steps import Read, Repeatable, Step, Steps, Write
+
+R = TypeVar("R")
+MAX_SECONDS = 604_800  # a week
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a statement may take and wait for a lock, in milliseconds; None leaves it to the server."""
+
+    statement_ms: int | None = None
+    lock_ms: int | None = None
+
+
+def timeouts_of(statement_timeout: float | None, lock_timeout: float | None) -> Timeouts:
+    """Timeouts from seconds; InvalidInput for what is no time."""
+    return Timeouts(
+        _milliseconds("statement_timeout", statement_timeout), _milliseconds("lock_timeout", lock_timeout)
+    )
+
+
+def within(steps: Steps[R], timeouts: Timeouts) -> Steps[R]:
+    """The same steps, each of whose transactions has the timeouts; what a step sets itself goes first.
+
+    Maintenance outside transactions, such as an index build, has limits of its own.
+    """
+    if timeouts == Timeouts():
+        return (yield from steps)
+    advance: Callable[[Any], Step] = steps.send
+    value: Any = None
+    while True:
+        try:
+            step = advance(value)
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+        try:
+            advance, value = steps.send, (yield _limited(step, timeouts))
+        except Exception as error:  # noqa: BLE001 - handed to the pipeline, as in drive
+            advance, value = steps.throw, error
+
+
+def _limited(step: Step, timeouts: Timeouts) -> Step:
+    match step:
+        case Read(function):
+            return Read(lambda conn: _limited_call(conn, function, timeouts))
+        case Write(function):
+            return Write(lambda conn: _limited_call(conn, function, timeouts))
+        case Repeatable(function):
+            return Repeatable(lambda conn: _limited_call(conn, function, timeouts))
+        case _:
+            return step
+
+
+def _limited_call(conn: sa.Connection, function: Callable[[sa.Connection], Any], timeouts: Timeouts) -> Any:
+    before = set_timeouts(conn, statement_ms=timeouts.statement_ms, lock_ms=timeouts.lock_ms)
+    result = function(conn)
+    # In a caller's transaction a setting outlives the savepoint; after a failure the savepoint restores it.
+    restore_timeouts(conn, before)
+    return result
+
+
+def _milliseconds(field: str, seconds: float | None) -> int | None:
+    if seconds is None:
+        return None
+    if type(seconds) not in (int, float) or not 0.001 <= seconds <= MAX_SECONDS:
+        raise InvalidInput(field, f"seconds from 0.001 to {MAX_SECONDS}", repr(seconds)[:40])
+    return int(seconds * 1000)

@@ -1,0 +1,63 @@
+"""Failures: a connection that is cut, goes down, loses or delays a message, at any message of an operation.
+
+A sample of messages; `python -m benchmarks.faults` takes every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import temporary_folder
+from tests.fault_proxy import KINDS, Fault, fault_proxy
+from tests.faulted import OPERATIONS, Append, Ground, Operation, injure, messages_of
+
+FAULTS = 6  # of each operation
+
+
+@pytest.fixture
+def ground(database_url: str) -> Iterator[Ground]:
+    with temporary_folder() as folder, fault_proxy(database_url, folder) as proxy:
+        ground = Ground.on(proxy, database_url)
+        yield ground
+        ground.close()
+
+
+ERRORS = {"ConnectionLost", "Unreachable"}
+
+
+def named(operation: type[Operation]) -> str:
+    return operation.name
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=named)
+def test_failures_at_any_message_leave_nothing_half_written_and_the_next_call_works(
+    ground: Ground, operation: type[Operation]
+) -> None:
+    hurt = operation(ground)
+    messages = messages_of(hurt)
+    faults = [Fault(KINDS[n % len(KINDS)], 1 + n * messages // FAULTS) for n in range(FAULTS)]
+    tally = injure(hurt, faults)
+    assert tally.lost == 0
+    assert tally.outcomes.keys() <= {"done", "untouched", *ERRORS}
+    assert ERRORS & tally.outcomes.keys()
+
+
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.repeats], ids=named)
+def test_failures_of_a_connection_are_unseen_where_repeating_is_safe(
+    ground: Ground, operation: type[Operation]
+) -> None:
+    hurt = operation(ground)
+    messages = messages_of(hurt)
+    tally = injure(hurt, [Fault("cut", messages * share // 8) for share in (4, 5, 6, 7)])
+    assert tally.lost == 0
+    assert tally.outcomes.keys() <= {"done", "untouched"}
+
+
+def test_a_commit_whose_answer_was_lost_is_told_where_repeating_is_not_safe(ground: Ground) -> None:
+    hurt = Append(ground)
+    messages = messages_of(hurt)
+    tally = injure(hurt, [Fault("cut", n) for n in range(messages - 8, messages + 1)])
+    assert tally.lost == 0
+    assert tally.outcomes["ConnectionLost"] == 9
