@@ -18,7 +18,7 @@ from cayu_pg.async_collection import AsyncCollection
 from cayu_pg.async_transcript import AsyncTranscript
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
 from cayu_pg.embedding import Embedder
-from cayu_pg.errors import ConnectionLost, InvalidInput
+from cayu_pg.errors import ConnectionLost, InvalidInput, OutcomeUnknown
 from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
@@ -27,7 +27,7 @@ from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.sql.engine import check_driver, open_async_engine
-from cayu_pg.sql.errors import translated
+from cayu_pg.sql.errors import committing, translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import Compute, Maintain, Read, Repeatable, Step, Steps, Write, drive_async
 from cayu_pg.timeouts import Timeouts, timeouts_of, within
@@ -69,18 +69,29 @@ class _Pool:
                 return await conn.run_sync(function)
 
     async def writing(self, function: Callable[[sa.Connection], R]) -> R:
+        try:
+            return await self._write(function)
+        except OutcomeUnknown:
+            raise
+        except ConnectionLost:
+            return await self._write(function)  # what was not committed is as if it had never been sent
+
+    async def repeating(self, function: Callable[[sa.Connection], R]) -> R:
+        try:
+            return await self._write(function)
+        except ConnectionLost:
+            return await self._write(function)
+
+    async def _write(self, function: Callable[[sa.Connection], R]) -> R:
         with translated():
             # READ COMMITTED, whatever the caller's engine has: what a lock was waited for must be seen after it.
             async with self.engine.connect() as conn:
                 await conn.execution_options(isolation_level="READ COMMITTED")
-                async with conn.begin():
-                    return await conn.run_sync(function)
-
-    async def repeating(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return await self.writing(function)
-        except ConnectionLost:
-            return await self.writing(function)
+                async with conn.begin() as transaction:
+                    result = await conn.run_sync(function)
+                    with committing():
+                        await transaction.commit()
+                return result
 
     async def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
         try:

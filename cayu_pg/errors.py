@@ -14,7 +14,8 @@ CayuPgError
 │   ├── SchemaTooNew                    the schema was migrated by a newer cayu_pg
 │   └── MissingExtension                pgvector is absent or too old
 ├── Unreachable                         the server does not answer, or not now
-│   └── ConnectionLost                  the connection broke; a write may or may not have been committed
+│   └── ConnectionLost                  the connection broke, twice; nothing was written
+│       └── OutcomeUnknown              it broke during the commit: all was written, or nothing
 ├── Conflict                            somebody else was first; read again and decide
 │   ├── StaleContinuation               the data changed between two pages of a result
 │   ├── PositionConflict                an append expected another position; `current` is the next one
@@ -108,9 +109,16 @@ class Unreachable(CayuPgError):
 
 
 class ConnectionLost(Unreachable):
-    """The connection broke under a statement: nothing is half-written, but a commit may or may not have happened.
+    """The connection broke under a statement, also when the call was repeated once; nothing was written.
 
-    Reads, ingests and appends with an idempotency key are tried once more before you see this.
+    In your own transaction nothing is repeated, for your rows are lost with the connection, too.
+    """
+
+
+class OutcomeUnknown(ConnectionLost):
+    """The connection broke during the commit: all of the transaction was written, or nothing.
+
+    Look, or repeat what may be repeated; ingests and appends with an idempotency key have been.
     """
 
 

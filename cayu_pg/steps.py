@@ -26,14 +26,17 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Call `function` with a connection, in a transaction that commits when it returns."""
+    """Call `function` with a connection, in a transaction that commits when it returns.
+
+    It is called again when the connection broke before the commit.
+    """
 
     function: Callable[[sa.Connection], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeatable:
-    """A `Write` that may be done twice with the effect of once; so it is, when its connection broke."""
+    """A `Write` that may be committed twice with the effect of once; so it is, when its outcome is unknown."""
 
     function: Callable[[sa.Connection], Any]
 

@@ -15,7 +15,7 @@ from cayu_pg import message_search, operations, transcripts
 from cayu_pg.collection import Collection
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
 from cayu_pg.embedding import Embedder
-from cayu_pg.errors import ConnectionLost, InvalidInput
+from cayu_pg.errors import ConnectionLost, InvalidInput, OutcomeUnknown
 from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
@@ -24,7 +24,7 @@ from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
 from cayu_pg.sql.engine import check_driver, open_engine
-from cayu_pg.sql.errors import translated
+from cayu_pg.sql.errors import committing, translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import Compute, Maintain, Read, Repeatable, Step, Steps, Write, drive
 from cayu_pg.timeouts import Timeouts, timeouts_of, within
@@ -66,16 +66,28 @@ class _Pool:
             return function(conn.execution_options(isolation_level="REPEATABLE READ"))
 
     def writing(self, function: Callable[[sa.Connection], R]) -> R:
-        # READ COMMITTED, whatever the caller's engine has: what a lock was waited for must be seen after it.
-        options = {"isolation_level": "READ COMMITTED"}
-        with translated(), self.engine.connect() as conn, conn.execution_options(**options).begin():
-            return function(conn)
+        try:
+            return self._write(function)
+        except OutcomeUnknown:
+            raise
+        except ConnectionLost:
+            return self._write(function)  # what was not committed is as if it had never been sent
 
     def repeating(self, function: Callable[[sa.Connection], R]) -> R:
         try:
-            return self.writing(function)
+            return self._write(function)
         except ConnectionLost:
-            return self.writing(function)
+            return self._write(function)
+
+    def _write(self, function: Callable[[sa.Connection], R]) -> R:
+        # READ COMMITTED, whatever the caller's engine has: what a lock was waited for must be seen after it.
+        options = {"isolation_level": "READ COMMITTED"}
+        with translated(), self.engine.connect() as conn:
+            with conn.execution_options(**options).begin() as transaction:
+                result = function(conn)
+                with committing():
+                    transaction.commit()
+            return result
 
     def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
         try:

@@ -56,10 +56,15 @@ class Operation:
     """What is done in run `n` of a fault, and what must be there then."""
 
     name = ""
-    repeats = False  # whether it is done once more by itself when its connection breaks
+    repeats = False  # whether it is done once more by itself when nobody knows whether it was committed
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
+
+    @property
+    def allowed(self) -> set[str]:
+        """The errors that a connection which breaks later than while connecting may lead to."""
+        return set() if self.repeats else {"OutcomeUnknown"}
 
     def prepare(self, n: int) -> None:
         """What must be there before."""
@@ -148,6 +153,11 @@ class Delete(Records):
 
 class Erase(Delete):
     name = "erase"
+
+    @property
+    def allowed(self) -> set[str]:
+        # The server may not have noticed that a client is lost whose transaction holds the statistics.
+        return {"OutcomeUnknown", "Conflict"}
 
     def act(self, n: int) -> None:
         self.ground.store.collection("notes").erase([str(each.id) for each in documents(n)])

@@ -11,7 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SERVER_USERS = ("embedded_postgres", "postgres", "nobody")  # PostgreSQL refuses to run as root
-SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "listen_addresses=")
+LOCAL = "listen_addresses="
+SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", LOCAL)
+SURVIVES_A_KILL = ("fsync=off", "full_page_writes=off", LOCAL)
 
 
 def postgres16_programs() -> Path:
@@ -22,19 +24,24 @@ def postgres16_programs() -> Path:
 
 
 @contextmanager
-def postgres16_server(folder: Path) -> Iterator[str]:
+def postgres16_server(folder: Path, settings: tuple[str, ...] = SETTINGS) -> Iterator[str]:
     """The URL of a superuser on a new server that keeps data and socket in `folder`."""
     user = server_user()
     if user is not None:
         os.chown(folder, user.pw_uid, user.pw_gid)
     data = folder / "data"
     run(folder, user, "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--locale=C.UTF-8", "-N")
-    options = " ".join([f"-k {folder}", *(f"-c {setting}" for setting in SETTINGS)])
+    options = " ".join([f"-k {folder}", *(f"-c {setting}" for setting in settings)])
     run(folder, user, "pg_ctl", "-D", data, "-w", "-o", options, "start")
     try:
         yield f"postgresql://postgres@/postgres?host={folder}"
     finally:
         run(folder, user, "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+
+
+def restart(folder: Path, mode: str) -> None:
+    """Restart the server of `postgres16_server`; `fast` ends its sessions, `immediate` is like a crash."""
+    run(folder, server_user(), "pg_ctl", "-D", folder / "data", "-m", mode, "-w", "restart")
 
 
 def server_user() -> pwd.struct_passwd | None:

@@ -13,6 +13,7 @@ from cayu_pg.errors import (
     ConnectionLost,
     DatabaseError,
     NotMigrated,
+    OutcomeUnknown,
     QueryCanceled,
     Unreachable,
 )
@@ -34,6 +35,17 @@ def translated() -> Iterator[None]:
         raise Unreachable("the caller's connection is lost or closed; roll back and take another") from error
     except sa.exc.TimeoutError as error:
         raise Unreachable("no connection of the pool became free in time") from error
+
+
+@contextmanager
+def committing() -> Iterator[None]:
+    """The same around a commit, after which a broken connection leaves open what happened."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+        raise OutcomeUnknown("the connection broke during the commit; all was written, or nothing") from error
 
 
 def translate(error: sa.exc.DBAPIError) -> CayuPgError:
