@@ -21,7 +21,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cayu_pg import Collection, Document, HashEmbedder, Store, retrieval
+from cayu_pg import Collection, Document, HashEmbedder, Store, asking
 
 PLAIN = """
 SELECT l.chunk_id, ts_rank_cd(l.tsv, q.words) AS rank
@@ -70,15 +70,15 @@ def questions(passages: list[str], count: int) -> list[str]:
 
 
 def ask(collection: Collection, question: str, budget: int | None = None) -> tuple[list[str], float, Any]:
-    kept = retrieval.POSTING_BUDGET
+    kept = asking.POSTING_BUDGET
     if budget is not None:
-        retrieval.POSTING_BUDGET = budget  # type: ignore[misc]
+        asking.POSTING_BUDGET = budget  # type: ignore[misc]
     try:
         began = time.perf_counter()
         result = collection.search(question, channels="text", candidates=10, limit=10)
         spent = (time.perf_counter() - began) * 1000
     finally:
-        retrieval.POSTING_BUDGET = kept  # type: ignore[misc]
+        asking.POSTING_BUDGET = kept  # type: ignore[misc]
     return [hit.record_id for hit in result.hits], spent, result.diagnostics.channels["text"]
 
 

@@ -197,7 +197,7 @@ def test_what_is_certified_exact_equals_the_unbounded_answer(
         whole = collection.search(query, channels="text", candidates=10, limit=10)
         assert not whole.diagnostics.channels["text"].truncated
         with monkeypatch.context() as patch:
-            patch.setattr("cayu_pg.retrieval.POSTING_BUDGET", 150)
+            patch.setattr("cayu_pg.asking.POSTING_BUDGET", 150)
             patch.setattr("cayu_pg.sql.channels.WIDENING", 4)
             bounded = collection.search(query, channels="text", candidates=10, limit=10)
         if not bounded.diagnostics.channels["text"].truncated:
@@ -212,7 +212,7 @@ def test_an_uncertain_answer_is_widened_just_as_far_as_its_threshold_needs(
     zipf: tuple[Collection, list[str]], engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collection, queries = zipf
-    monkeypatch.setattr("cayu_pg.retrieval.POSTING_BUDGET", 100)
+    monkeypatch.setattr("cayu_pg.asking.POSTING_BUDGET", 100)
     monkeypatch.setattr("cayu_pg.sql.channels.WIDENING", 1000)
     counts = []
     for query in queries:
