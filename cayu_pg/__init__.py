@@ -51,7 +51,7 @@ from cayu_pg.fusion import (
     WeightedReciprocalRankFusion,
     WeightedReciprocalRankFusionConfig,
 )
-from cayu_pg.ingesting import IngestProgress, IngestReport, Refusal
+from cayu_pg.ingesting import IngestProgress, IngestReport
 from cayu_pg.message_formats import from_anthropic_conversation, from_openai_conversation
 from cayu_pg.message_search import MessageHit, message_channel
 from cayu_pg.messages import (
@@ -89,6 +89,7 @@ from cayu_pg.store import Store
 from cayu_pg.transcript import Transcript
 from cayu_pg.transcripts import StoredMessage
 from cayu_pg.tuning import TuningReport
+from cayu_pg.writing import Refusal
 
 __version__ = "0.1.0"
 

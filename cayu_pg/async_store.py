@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,10 +26,23 @@ from cayu_pg.query import SearchResult
 from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
-from cayu_pg.sql.engine import check_driver, open_async_engine
+from cayu_pg.sql.engine import check_driver, lends_one, open_async_engine
 from cayu_pg.sql.errors import committing, translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
-from cayu_pg.steps import Compute, Maintain, Read, Repeatable, Step, Steps, Write, drive_async
+from cayu_pg.steps import (
+    Beside,
+    Compute,
+    Maintain,
+    Outcome,
+    Read,
+    Repeatable,
+    Step,
+    Steps,
+    Write,
+    drive_async,
+    in_turn_async,
+    settled_async,
+)
 from cayu_pg.timeouts import Timeouts, timeouts_of, within
 from cayu_pg.transcripts import OnInvalid, RetentionReport, transcript_state
 
@@ -39,6 +52,8 @@ if TYPE_CHECKING:
     from cayu_pg.embedded import EmbeddedServer
 
 R = TypeVar("R")
+S = TypeVar("S")
+Call = Callable[[], Awaitable[R]]
 
 
 class _Connections(Protocol):
@@ -48,6 +63,7 @@ class _Connections(Protocol):
     async def writing(self, function: Callable[[sa.Connection], R]) -> R: ...
     async def repeating(self, function: Callable[[sa.Connection], R]) -> R: ...
     async def maintaining(self, function: Callable[[sa.Connection], R]) -> R: ...
+    async def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]: ...
 
 
 class _Pool:
@@ -108,6 +124,11 @@ class _Pool:
                 finally:
                     await conn.invalidate()  # its settings were changed for the session
 
+    async def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]:
+        if lends_one(self.engine.pool):
+            return await in_turn_async(one, other)
+        return await asyncio.gather(settled_async(one), settled_async(other))
+
 
 class _Borrowed:
     """The caller's connection: we never commit, and leave behind neither settings nor a failed transaction."""
@@ -135,6 +156,9 @@ class _Borrowed:
         raise InvalidInput(
             "store", "a store with connections of its own", "one that uses the caller's transaction"
         )
+
+    async def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]:
+        return await in_turn_async(one, other)  # one connection does one thing at a time
 
 
 class AsyncStore:
@@ -359,6 +383,10 @@ class AsyncStore:
                 return await self._connections.maintaining(function)
             case Compute(call):
                 return await asyncio.to_thread(call)
+            case Beside(writes, steps):
+                return await self._connections.beside(
+                    lambda: self._perform(writes), lambda: drive_async(steps, self._perform)
+                )
 
 
 async def _connection_of(session: object) -> AsyncConnection:

@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput
 from cayu_pg.fitting_embedder import embedder_of, maker_of
-from cayu_pg.ingesting import embed
 from cayu_pg.operations import CollectionState, check_name, look_again
 from cayu_pg.sql import indexes, model_change
 from cayu_pg.sql.locks import WritersAtWork
 from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.sql.spaces import Space
 from cayu_pg.steps import Steps, compute, maintain, read, write
+from cayu_pg.writing import embed
 
 PAGE = 500  # chunks that are embedded and committed together
 DELETED_AT_ONCE = 10_000  # vectors

@@ -14,9 +14,7 @@ from cayu_pg.ingesting import (
     Cutting,
     IngestReport,
     ingest,
-    ingest_batch,
     iterate,
-    look_up,
     prepared_batches,
     refresh_if_due,
 )
@@ -29,6 +27,7 @@ from cayu_pg.sql.filters import compile_filter
 from cayu_pg.sql.records import known_records, record_ids_in
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, maintain, read, write, write_repeatable
+from cayu_pg.writing import ingest_batch, look_up
 
 PAGE = 1_000
 

@@ -1,7 +1,8 @@
 """Pipelines as generators of steps: one body that a synchronous and an asynchronous door drive alike.
 
 A step says what to do and holds nothing: `Read` and `Write` get a connection in a transaction of their own (or the
-caller's), `Compute` runs a model or other long work with no connection held. The door sends the result back in.
+caller's), `Compute` runs a model or other long work with no connection held. `Beside` is two things at once. The door
+sends the result back in.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,30 @@ class Maintain:
     function: Callable[[sa.Connection], Any]
 
 
-Step = Read | Write | Repeatable | Compute | Maintain
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Write while other steps go on; both have ended before the pipeline goes on, with an Outcome of each."""
+
+    write: Repeatable
+    steps: Generator[Any, Any, Any]
+
+
+Step = Read | Write | Repeatable | Compute | Maintain | Beside
 Steps = Generator[Step, Any, R]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[R]):
+    """What something gave, or the error that it ended with."""
+
+    given: R | None = None
+    error: Exception | None = None
+
+    def get(self) -> R:
+        """What it gave; raises its error."""
+        if self.error is not None:
+            raise self.error
+        return cast(R, self.given)
 
 
 def read(function: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> Steps[R]:
@@ -86,6 +110,17 @@ def maintain(
 ) -> Steps[R]:
     """The result of `function(conn, *args, **kwargs)` on a connection outside any transaction."""
     return cast(R, (yield Maintain(_bound(function, args, kwargs))))
+
+
+def write_beside(
+    steps: Steps[S],
+    function: Callable[Concatenate[sa.Connection, P], R],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Steps[tuple[Outcome[R], Outcome[S]]]:
+    """The outcomes of `write_repeatable(function, *args, **kwargs)`, and of `steps` meanwhile."""
+    outcomes = yield Beside(Repeatable(_bound(function, args, kwargs)), steps)
+    return cast(tuple[Outcome[R], Outcome[S]], outcomes)
 
 
 def compute(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Steps[R]:
@@ -127,3 +162,33 @@ async def drive_async(steps: Steps[R], perform: Callable[[Step], Awaitable[Any]]
             advance, value = steps.send, await perform(step)
         except Exception as error:  # noqa: BLE001 - as in drive; cancellation is no Exception and just ends it
             advance, value = steps.throw, error
+
+
+def in_turn(one: Callable[[], R], other: Callable[[], S]) -> tuple[Outcome[R], Outcome[S]]:
+    """What `Beside` gives where only one connection is to be had: the other follows if the one went well."""
+    first = settled(one)
+    return first, Outcome(error=first.error) if first.error else settled(other)
+
+
+async def in_turn_async(
+    one: Callable[[], Awaitable[R]], other: Callable[[], Awaitable[S]]
+) -> tuple[Outcome[R], Outcome[S]]:
+    """`in_turn`, awaited."""
+    first = await settled_async(one)
+    return first, Outcome(error=first.error) if first.error else await settled_async(other)
+
+
+def settled(call: Callable[[], R]) -> Outcome[R]:
+    """What `call` gives, or its error."""
+    try:
+        return Outcome(call())
+    except Exception as error:  # noqa: BLE001 - handed to the pipeline, as in drive
+        return Outcome(error=error)
+
+
+async def settled_async(call: Callable[[], Awaitable[R]]) -> Outcome[R]:
+    """`settled`, awaited."""
+    try:
+        return Outcome(await call())
+    except Exception as error:  # noqa: BLE001 - as in settled
+        return Outcome(error=error)

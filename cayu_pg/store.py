@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -23,10 +25,23 @@ from cayu_pg.query import SearchResult
 from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
-from cayu_pg.sql.engine import check_driver, open_engine
+from cayu_pg.sql.engine import check_driver, lends_one, open_engine
 from cayu_pg.sql.errors import committing, translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
-from cayu_pg.steps import Compute, Maintain, Read, Repeatable, Step, Steps, Write, drive
+from cayu_pg.steps import (
+    Beside,
+    Compute,
+    Maintain,
+    Outcome,
+    Read,
+    Repeatable,
+    Step,
+    Steps,
+    Write,
+    drive,
+    in_turn,
+    settled,
+)
 from cayu_pg.timeouts import Timeouts, timeouts_of, within
 from cayu_pg.transcript import Transcript
 from cayu_pg.transcripts import OnInvalid, RetentionReport, transcript_state
@@ -37,6 +52,8 @@ if TYPE_CHECKING:
     from cayu_pg.embedded import EmbeddedServer
 
 R = TypeVar("R")
+S = TypeVar("S")
+Call = Callable[[], R]
 
 
 class _Connections(Protocol):
@@ -46,6 +63,7 @@ class _Connections(Protocol):
     def writing(self, function: Callable[[sa.Connection], R]) -> R: ...
     def repeating(self, function: Callable[[sa.Connection], R]) -> R: ...
     def maintaining(self, function: Callable[[sa.Connection], R]) -> R: ...
+    def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]: ...
 
 
 class _Pool:
@@ -102,6 +120,15 @@ class _Pool:
             finally:
                 conn.invalidate()  # its settings were changed for the session
 
+    def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]:
+        if lends_one(self.engine.pool):
+            return in_turn(one, other)
+        # The other stays in the caller's thread: it reads the caller's documents and calls the model.
+        with ThreadPoolExecutor(1, "cayu_pg") as threads:
+            writing = threads.submit(copy_context().run, settled, one)
+            outcome = settled(other)
+        return writing.result(), outcome
+
 
 class _Borrowed:
     """The caller's connection: we never commit, and leave behind neither settings nor a failed transaction."""
@@ -128,6 +155,9 @@ class _Borrowed:
         raise InvalidInput(
             "store", "a store with connections of its own", "one that uses the caller's transaction"
         )
+
+    def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]:
+        return in_turn(one, other)  # the connection is not ours to use from another thread
 
 
 class Store:
@@ -349,6 +379,10 @@ class Store:
                 return self._connections.maintaining(function)
             case Compute(call):
                 return call()
+            case Beside(writes, steps):
+                return self._connections.beside(
+                    lambda: self._perform(writes), lambda: drive(steps, self._perform)
+                )
 
 
 def _connection_of(session: object) -> sa.Connection:

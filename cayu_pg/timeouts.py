@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from cayu_pg.errors import InvalidInput
 from cayu_pg.sql.settings import restore_timeouts, set_timeouts
-from cayu_pg.steps import Read, Repeatable, Step, Steps, Write
+from cayu_pg.steps import Beside, Read, Repeatable, Step, Steps, Write
 
 R = TypeVar("R")
 MAX_SECONDS = 604_800  # a week
@@ -60,6 +61,11 @@ def _limited(step: Step, timeouts: Timeouts) -> Step:
             return Write(lambda conn: _limited_call(conn, function, timeouts))
         case Repeatable(function):
             return Repeatable(lambda conn: _limited_call(conn, function, timeouts))
+        case Beside(write, steps):
+            return Beside(
+                Repeatable(partial(_limited_call, function=write.function, timeouts=timeouts)),
+                within(steps, timeouts),
+            )
         case _:
             return step
 

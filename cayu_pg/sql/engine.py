@@ -104,3 +104,10 @@ def require_extension(extension: Extension | None) -> Extension:
 def find_tables(conn: sa.Connection, schema: str) -> Tables:
     """The tables of `schema`, spelled for where this database keeps its `vector` extension."""
     return build_tables(schema, require_extension(find_extension(conn)).schema)
+
+
+def lends_one(pool: sa.Pool) -> bool:
+    """Whether a pool lends one connection at a time, so that two users would wait for each other or share it."""
+    if isinstance(pool, sa.QueuePool):
+        return pool.size() == 1
+    return isinstance(pool, sa.StaticPool | sa.AssertionPool | sa.SingletonThreadPool)
