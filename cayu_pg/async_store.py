@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -72,6 +73,12 @@ class _Pool:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
 
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """A connection of the pool."""
+        async with self.engine.connect() as conn:
+            yield conn
+
     async def reading(self, function: Callable[[sa.Connection], R]) -> R:
         try:
             return await self._read(function)
@@ -80,7 +87,7 @@ class _Pool:
 
     async def _read(self, function: Callable[[sa.Connection], R]) -> R:
         with translated():
-            async with self.engine.connect() as conn:
+            async with self.connect() as conn:
                 await conn.execution_options(isolation_level="REPEATABLE READ")  # one snapshot for the step
                 return await conn.run_sync(function)
 
@@ -101,7 +108,7 @@ class _Pool:
     async def _write(self, function: Callable[[sa.Connection], R]) -> R:
         with translated():
             # READ COMMITTED, whatever the caller's engine has: what a lock was waited for must be seen after it.
-            async with self.engine.connect() as conn:
+            async with self.connect() as conn:
                 await conn.execution_options(isolation_level="READ COMMITTED")
                 async with conn.begin() as transaction:
                     result = await conn.run_sync(function)
@@ -117,7 +124,7 @@ class _Pool:
 
     async def _maintain(self, function: Callable[[sa.Connection], R]) -> R:
         with translated():
-            async with self.engine.connect() as conn:
+            async with self.connect() as conn:
                 try:
                     await conn.execution_options(isolation_level="AUTOCOMMIT")
                     return await conn.run_sync(function)
@@ -128,6 +135,24 @@ class _Pool:
         if lends_one(self.engine.pool):
             return await in_turn_async(one, other)
         return await asyncio.gather(settled_async(one), settled_async(other))
+
+
+class _OwnPool(_Pool):
+    """A pool of our own, which one event loop after the other may use."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """A connection of this loop; InvalidInput while another one is open."""
+        last, self._loop = self._loop, asyncio.get_running_loop()
+        if last not in (None, self._loop):
+            if not last.is_closed():
+                self._loop = last
+                raise InvalidInput("store", "to be used in one event loop at a time", "two that are open")
+            await self.engine.dispose()  # what waits in the pool belongs to the closed loop
+        async with super().connect() as conn:
+            yield conn
 
 
 class _Borrowed:
@@ -189,7 +214,7 @@ class AsyncStore:
             url_or_engine if isinstance(url_or_engine, AsyncEngine) else open_async_engine(url_or_engine)
         )
         check_driver("url_or_engine", self._engine.dialect)
-        self._connections: _Connections = _Pool(self._engine)
+        self._connections: _Connections = (_OwnPool if self._owns_engine else _Pool)(self._engine)
         self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
         self._timeouts = timeouts_of(statement_timeout, lock_timeout)
