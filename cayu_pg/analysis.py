@@ -67,10 +67,12 @@ _NEWEST = {name.partition("-")[0]: name for name in ANALYZERS}
 
 def analyzer_name(name: str | None) -> str:
     """The full name, with version, of an analyzer; InvalidInput lists the known ones."""
-    full = DEFAULT_ANALYZER if name is None else _NEWEST.get(name, name)
-    if full not in ANALYZERS:
-        raise InvalidInput("analyzer", f"one of {', '.join([*_NEWEST, *ANALYZERS])}", repr(name)[:80])
-    return full
+    known = {**_NEWEST, **dict.fromkeys(ANALYZERS)}
+    if name is None:
+        return DEFAULT_ANALYZER
+    if not isinstance(name, str) or name not in known:
+        raise InvalidInput("analyzer", f"one of {', '.join(known)}", repr(name)[:80])
+    return known[name] or name
 
 
 def overlong_words(analyzed: str) -> int:

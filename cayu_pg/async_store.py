@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from cayu_pg import message_search, operations, transcripts
+from cayu_pg.arguments import check_name, check_path
 from cayu_pg.async_collection import AsyncCollection
 from cayu_pg.async_transcript import AsyncTranscript
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
@@ -215,6 +216,7 @@ class AsyncStore:
         )
         check_driver("url_or_engine", self._engine.dialect)
         self._connections: _Connections = (_OwnPool if self._owns_engine else _Pool)(self._engine)
+        operations.check_models(embedder=embedder, next_embedder=next_embedder, reranker=reranker)
         self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
         self._timeouts = timeouts_of(statement_timeout, lock_timeout)
@@ -237,7 +239,9 @@ class AsyncStore:
         """
         from cayu_pg.embedded import EmbeddedServer
 
-        server = await asyncio.to_thread(EmbeddedServer.start, None if path is None else Path(path))
+        check_schema_name(schema)
+        operations.check_models(embedder=embedder, next_embedder=next_embedder, reranker=reranker)
+        server = await asyncio.to_thread(EmbeddedServer.start, check_path(path))
         try:
             await asyncio.to_thread(migrate, server.url, schema=schema)
             store = cls(
@@ -336,7 +340,7 @@ class AsyncStore:
 
     def for_tenant(self, tenant: str) -> AsyncStore:
         """The same store for one tenant, open for as long as this one is."""
-        return self._derived(tenant=operations.check_name("tenant", tenant))
+        return self._derived(tenant=check_name("tenant", tenant))
 
     def with_timeouts(
         self, *, statement_timeout: float | None = None, lock_timeout: float | None = None

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict
 
-from cayu_pg.embedding import Embedder
+from cayu_pg.arguments import check_callable, check_name
+from cayu_pg.embedding import Embedder, check_embedder
 from cayu_pg.errors import InvalidInput
 from cayu_pg.fitting_embedder import embedder_of, maker_of
-from cayu_pg.operations import CollectionState, check_name, look_again
+from cayu_pg.operations import CollectionState, look_again
 from cayu_pg.sql import indexes, model_change
 from cayu_pg.sql.locks import WritersAtWork
 from cayu_pg.sql.model_change import EmbeddingSpace
@@ -75,7 +76,7 @@ def change_embedder(
 ) -> Steps[EmbedderChange]:
     """Fill a space for `embedder`, index it as the present one is, and make it the active one."""
     began = time.perf_counter()
-    _check(state, embedder)
+    _check(state, embedder, progress)
     yield from look_again(state)
     previous = state.row.space
     space = None
@@ -103,11 +104,10 @@ def change_embedder(
     )
 
 
-def _check(state: CollectionState, embedder: Embedder) -> None:
-    wanted = ("encode_documents", "encode_query")
-    named = isinstance(getattr(embedder, "model", None), str)
-    if not named or not all(callable(getattr(embedder, each, None)) for each in wanted):
-        raise InvalidInput("embedder", "an Embedder", f"a value of type {type(embedder).__name__}")
+def _check(state: CollectionState, embedder: Embedder, progress: object) -> None:
+    check_embedder("embedder", embedder)
+    if progress is not None:
+        check_callable("progress", progress)
     if state.store.borrowed:
         found = "one that uses the caller's transaction"
         raise InvalidInput("store", "a store with connections of its own", found)

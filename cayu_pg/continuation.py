@@ -30,18 +30,23 @@ class Continuation:
 
 def parse_continuation(token: str, digest: str) -> Continuation:
     """What a token says; InvalidInput when it is none, or belongs to another search."""
+    continuation = read_token(token)
+    if continuation.digest != digest:
+        raise InvalidInput("continuation", "the token of a search with the same arguments", "another one")
+    return continuation
+
+
+def read_token(token: object) -> Continuation:
+    """What a token says, of whichever search; InvalidInput when it is none."""
     try:
-        facts = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        text = token if isinstance(token, str) else ""
+        facts = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError):
         facts = None
     match facts:
         case [str(found), str(state), int(offset), bool() | None as reranked] if (
             type(offset) is int and offset > 0
         ):
-            if found != digest:
-                raise InvalidInput(
-                    "continuation", "the token of a search with the same arguments", "another one"
-                )
             return Continuation(found, state, offset, reranked)
     raise InvalidInput("continuation", "the token of an earlier result", "something else")
 

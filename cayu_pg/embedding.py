@@ -253,6 +253,13 @@ def _without_progress_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def check_embedder(field: str, embedder: object) -> None:
+    """InvalidInput for what is no Embedder; its dimensions are not looked at, as that may load a model."""
+    methods = [getattr(embedder, name, None) for name in ("encode_documents", "encode_query")]
+    if not isinstance(getattr(embedder, "model", None), str) or not all(map(callable, methods)):
+        raise InvalidInput(field, "an Embedder", f"a value of type {type(embedder).__name__}")
+
+
 def check_vectors(vectors: Any, *, count: int, dimensions: int, field: str) -> Vectors:
     """The `count` vectors as a C-contiguous float32 array (count, dimensions).
 

@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from cayu_pg import named_fusions
+from cayu_pg.arguments import check_callable, check_names, kind_of, several
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import InvalidInput
 from cayu_pg.evaluation import Difference, Evaluation, Latency, Qrels, evaluate, latency, paired_bootstrap
 from cayu_pg.fused import RetrievalFusionResult
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
-from cayu_pg.operations import CollectionState, check_name
+from cayu_pg.operations import CollectionState
 from cayu_pg.query import SearchResult
-from cayu_pg.search_request import CHANNELS, MAX_CANDIDATES, MAX_LIMIT, SearchOptions, Where
+from cayu_pg.search_request import CHANNELS, MAX_CANDIDATES, MAX_LIMIT, SearchOptions, Where, search_request
 from cayu_pg.steps import Steps
-from cayu_pg.tuning import TuningReport, record, tune_recorded
+from cayu_pg.tuning import TuningReport, record, share_out, tune_recorded
 
 EQUAL = "equal"  # what the fusion with equal weights is called in a report
 
@@ -116,6 +117,8 @@ def evaluate_collection(
 ) -> Steps[EvaluationReport]:
     """Ask every judged query of each channel, of equal weights, and of the fusions saved under these names."""
     _check_depths(k=k, recall_k=recall_k)
+    if progress is not None:
+        check_callable("progress", progress)
     judged = judged_queries(queries, qrels)
     askings = [*(_Asking(name, (name,)) for name in CHANNELS), _Asking(EQUAL)]
     names = _checked_names(fusions)
@@ -159,7 +162,11 @@ def tune_collection(
     _check_depths(k=k, candidates=candidates)
     if name is not None:
         _checked_names([name])
+    if progress is not None:
+        check_callable("progress", progress)
     judged = judged_queries(queries, qrels)
+    unseen = None if held_out is None else check_names("held_out", held_out)
+    share_out([query.id for query in judged], unseen)  # too few show before the first is asked
     results: dict[str, RetrievalFusionResult] = {}
     for query in judged:
         found = yield from _ask(state, _Asking("all", fusion=_everything(candidates)), query, 1, candidates)
@@ -167,7 +174,7 @@ def tune_collection(
         if progress is not None:
             progress(len(results), len(judged))
     report = tune_recorded(
-        record(results), qrels, held_out=held_out, k=k, candidates=candidates, version=name or "tuned"
+        record(results), qrels, held_out=unseen, k=k, candidates=candidates, version=name or "tuned"
     )
     if name is None:
         return report
@@ -177,15 +184,35 @@ def tune_collection(
 
 def judged_queries(queries: Queries, qrels: Qrels) -> list[JudgedQuery]:
     """The queries that have judgements, in their order; InvalidInput when there are none or ids repeat."""
-    if isinstance(queries, Mapping):
-        found = [JudgedQuery(id, text) for id, text in queries.items() if id in qrels]
-    else:
-        found = [query for query in queries if query.id in qrels]
+    _check_qrels(qrels)
+    found = [query for query in _queries(queries) if query.id in qrels]
     if not found:
         raise InvalidInput("queries", "at least one that qrels judges", "none")
     if len({query.id for query in found}) < len(found):
         raise InvalidInput("queries", "ids of their own", "one id twice")
     return found
+
+
+def _queries(queries: object) -> list[JudgedQuery]:
+    if isinstance(queries, Mapping):
+        given: list[object] = [JudgedQuery(id, text) for id, text in queries.items()]
+    else:
+        given = several("queries", queries, "a mapping of texts, or JudgedQuery")
+    checked = []
+    for each in given:
+        if not isinstance(each, JudgedQuery) or not isinstance(each.id, str):
+            raise InvalidInput("queries", "a mapping of texts, or JudgedQuery", kind_of(each))
+        search_request(each.text, where=each.where)  # bad ones show before the first is asked
+        checked.append(each)
+    return checked
+
+
+def _check_qrels(qrels: object) -> None:
+    if not isinstance(qrels, Mapping):
+        raise InvalidInput("qrels", "grades of records by query", kind_of(qrels))
+    for grades in qrels.values():
+        if not isinstance(grades, Mapping) or not all(isinstance(each, int) for each in grades.values()):
+            raise InvalidInput("qrels", "a mapping of records to grades for each query", kind_of(grades))
 
 
 def _ask_all(
@@ -241,9 +268,9 @@ def _counter(progress: SearchesDone | None, before: int, total: int) -> Callable
 def _checked_names(fusions: Sequence[str]) -> list[str]:
     """Each name once; InvalidInput for one that a report gives to something else."""
     reserved = (*CHANNELS, EQUAL)
-    names = [fusions] if isinstance(fusions, str) else list(dict.fromkeys(fusions))
+    names = list(dict.fromkeys(check_names("fusion", fusions)))
     for name in names:
-        if check_name("fusion", name) in reserved:
+        if name in reserved:
             raise InvalidInput("fusion", f"a name other than {', '.join(reserved)}", repr(name))
     return names
 

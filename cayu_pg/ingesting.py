@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cayu_pg.arguments import check_callable, kind_of
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import CayuPgError, Conflict, InvalidInput, QueryCanceled
 from cayu_pg.records import Document, PreparedDocument, as_document, content_hash, prepare
@@ -105,6 +106,8 @@ def ingest(
     """The steps of an ingest. Without `refresh` the word statistics stay as they are (a caller's transaction)."""
     if on_error not in ("raise", "skip"):
         raise InvalidInput("on_error", "'raise' or 'skip'", repr(on_error)[:40])
+    if progress is not None:
+        check_callable("progress", progress)
     split_spans("x", **vars(cutting))  # bad settings show before the first document
     began = time.perf_counter()
     tally = _Tally()
@@ -142,10 +145,10 @@ def refresh_if_due(t: Tables, collection: CollectionRow) -> Steps[bool]:
 
 def iterate(documents: object) -> Iterator[object]:
     """The documents one by one; a single one is itself. InvalidInput for what has none."""
-    if isinstance(documents, str | Document):
+    if isinstance(documents, str | Document | Mapping):
         return iter([documents])
-    if not isinstance(documents, Iterable):
-        raise InvalidInput("documents", "documents or texts", f"a value of type {type(documents).__name__}")
+    if isinstance(documents, bytes | bytearray) or not isinstance(documents, Iterable):
+        raise InvalidInput("documents", "documents or texts", kind_of(documents))
     return iter(documents)
 
 

@@ -11,10 +11,11 @@ import sqlalchemy as sa
 
 from cayu_pg import appending, bm25
 from cayu_pg.analysis import analyze
+from cayu_pg.arguments import check_name, several
 from cayu_pg.errors import InvalidInput, InvalidStoredMessage
 from cayu_pg.message_terms import K1, B, Choice, choose, is_exact, with_newest_of_all
 from cayu_pg.messages import Message, MessageRole
-from cayu_pg.operations import StoreState, check_name, open_tables
+from cayu_pg.operations import StoreState, open_tables
 from cayu_pg.ranking import RankedRetrievalChannel, RankedRetrievalHit, RetrievalCandidateIdentity
 from cayu_pg.sql.appends import TEXT_CONFIG
 from cayu_pg.sql.message_search import HitRow, Scope, Wanted, rank_messages, take_statistics
@@ -111,10 +112,7 @@ def which_messages(
 
 
 def _check_roles(roles: object) -> list[str]:
-    given = [roles] if isinstance(roles, str) else roles
-    if not isinstance(given, Iterable):
-        raise InvalidInput("roles", "roles", f"a value of type {type(roles).__name__}")
-    names = list(given)
+    names = [roles] if isinstance(roles, str) else several("roles", roles, "roles")
     if not all(isinstance(name, str) and name in list(MessageRole) for name in names):
         raise InvalidInput("roles", f"some of {', '.join(MessageRole)}", "another")
     return [str(name) for name in names]

@@ -24,6 +24,7 @@ from cayu_pg.errors import InvalidInput, MissingExtension, NotMigrated, SchemaTo
 from cayu_pg.sql.engine import Extension, find_extension, open_engine, require_extension, require_server
 from cayu_pg.sql.errors import translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA, ExtensionType, build_metadata, quoted
+from cayu_pg.texts import storable
 
 VERSION_TABLE = "alembic_version"
 LOCK_SECONDS = 120.0
@@ -57,7 +58,11 @@ def migrate(url: str | sa.URL, *, schema: str = DEFAULT_SCHEMA, revision: str = 
 
 def check_schema_name(schema: str) -> str:
     """The schema name itself; InvalidInput when Postgres could not keep it."""
-    if not isinstance(schema, str) or not schema or "\x00" in schema or len(schema.encode()) > 63:
+    try:
+        size = len(storable(schema).encode()) if isinstance(schema, str) else 0
+    except ValueError:
+        size = 0
+    if not 1 <= size <= 63:
         raise InvalidInput("schema", "a name of 1 to 63 bytes", f"{type(schema).__name__} {schema!r:.80}")
     return schema
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cayu_pg import operations
+from cayu_pg.arguments import check_name
 from cayu_pg.errors import InvalidInput, NotFound
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
-from cayu_pg.operations import CollectionState, check_name
+from cayu_pg.operations import CollectionState
 from cayu_pg.query import SearchResult
 from cayu_pg.search_request import CHANNELS, SearchOptions
 from cayu_pg.sql import fusion_configs

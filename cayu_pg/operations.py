@@ -12,18 +12,19 @@ import sqlalchemy as sa
 
 from cayu_pg import revising
 from cayu_pg.analysis import analyzer_name
+from cayu_pg.arguments import check_flag, check_name, check_names, kind_of
 from cayu_pg.asking import Searched, StaleCollection
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, is_chosen
-from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder
+from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder, check_embedder
 from cayu_pg.errors import InvalidInput, NotFound, QueryCanceled
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.ingesting import Cutting, IngestReport, Progress, ingest, refresh_if_due
 from cayu_pg.migrating import check_schema
 from cayu_pg.query import SearchResult
 from cayu_pg.ranked_rows import missing_index
-from cayu_pg.recall import RecallReport, measure_recall
+from cayu_pg.recall import RecallReport, check_recall, measure_recall
 from cayu_pg.records import Record, Revision, content_hash
-from cayu_pg.reranking import CrossEncoderReranker, Reranker
+from cayu_pg.reranking import CrossEncoderReranker, Reranker, check_reranker
 from cayu_pg.retrieval import search
 from cayu_pg.revising import SyncReport
 from cayu_pg.search_request import SearchOptions, SearchRequest, Where, search_request
@@ -36,9 +37,7 @@ from cayu_pg.sql.indexes import IndexProgress
 from cayu_pg.sql.tables import Tables, build_tables
 from cayu_pg.sql.vector_channel import OPERATORS
 from cayu_pg.steps import Steps, maintain, read, write, write_repeatable
-from cayu_pg.texts import clean
 
-MAX_NAME = 512
 MAX_SECONDS = 604_800  # a week
 QUANTIZATIONS = ("none", "binary")
 
@@ -103,6 +102,7 @@ def open_collection(
     """The collection of that name; created when absent, or NotFound."""
     check_name("collection", name)
     check_name("tenant", tenant)
+    check_flag("create", create)
     analyzer = analyzer_name(settings.analyzer)
     _check_settings(settings)
     tables = yield from open_tables(state)
@@ -131,17 +131,26 @@ def open_collection(
 
 
 def _check_settings(settings: CollectionSettings) -> None:
-    if not isinstance(settings.text_config, str):
-        raise InvalidInput("text_config", "the name of a configuration", type(settings.text_config).__name__)
+    check_name("text_config", settings.text_config)
+    check_models(embedder=settings.embedder, next_embedder=settings.next_embedder)
     for name, value, most in (("k1", settings.k1, 100.0), ("b", settings.b, 1.0)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
             raise InvalidInput(name, f"a number from 0 to {most:g}", repr(value)[:40])
-    if settings.distance not in OPERATORS:
+    if settings.distance not in list(OPERATORS):
         raise InvalidInput("distance", f"one of {', '.join(OPERATORS)}", repr(settings.distance)[:40])
     if settings.quantization not in QUANTIZATIONS:
         raise InvalidInput(
             "quantization", f"one of {', '.join(QUANTIZATIONS)}", repr(settings.quantization)[:40]
         )
+
+
+def check_models(*, reranker: Reranker | None = None, **embedders: Embedder | None) -> None:
+    """InvalidInput for what is given as a model and is none."""
+    for name, embedder in embedders.items():
+        if embedder is not None:
+            check_embedder(name, embedder)
+    if reranker is not None:
+        check_reranker("reranker", reranker)
 
 
 def _check_fit(row: CollectionRow, settings: CollectionSettings) -> None:
@@ -223,10 +232,11 @@ def search_collections(
     state: StoreState, tenant: str, names: Sequence[str], request: SearchRequest
 ) -> Steps[SearchResult]:
     """Search several collections as one: their channels, called `vector:<name>` and so on, in one fusion."""
-    if isinstance(names, str) or not names or len(set(names)) != len(names):
+    wanted = check_names("names", names)
+    if isinstance(names, str) or not wanted or len(set(wanted)) != len(wanted):
         raise InvalidInput("names", "different names of collections", repr(names)[:80])
     states: list[CollectionState] = []
-    for name in names:
+    for name in wanted:
         found = yield from open_collection(state, tenant, name, CollectionSettings(), create=False)
         states.append(found)
     return (yield from _search(states, request, label=True))
@@ -264,8 +274,7 @@ def reranker_of(state: StoreState, rerank: bool | Reranker) -> Reranker | None:
     """The reranker that `rerank` asks for: none, the store's or the default one, or the given one."""
     if isinstance(rerank, bool):
         return (state.reranker or CrossEncoderReranker()) if rerank else None
-    if not callable(getattr(rerank, "score", None)) or not isinstance(getattr(rerank, "model", None), str):
-        raise InvalidInput("rerank", "True, False or a Reranker", f"a value of type {type(rerank).__name__}")
+    check_reranker("rerank", rerank)
     return rerank
 
 
@@ -295,9 +304,7 @@ def record_history(state: CollectionState, record_id: str) -> Steps[list[Revisio
 
 def delete(state: CollectionState, record_ids: str | Sequence[str]) -> Steps[int]:
     """Delete records; how many there were."""
-    ids = [record_ids] if isinstance(record_ids, str) else list(record_ids)
-    for each in ids:
-        check_name("record_id", each)
+    ids = check_names("record_ids", record_ids)
     if not ids:
         return 0
     deleted = yield from write(delete_records, state.tables, state.row, sorted(set(ids)))
@@ -351,9 +358,7 @@ def prune(state: CollectionState, keep_last: int | None, older_than: datetime | 
 
 def erase(state: CollectionState, record_ids: str | Sequence[str]) -> Steps[int]:
     """Delete records for good; how many there were."""
-    ids = [record_ids] if isinstance(record_ids, str) else list(record_ids)
-    for each in ids:
-        check_name("record_id", each)
+    ids = check_names("record_ids", record_ids)
     return (yield from revising.erase(state.tables, state.row, ids, tidy=not state.store.borrowed))
 
 
@@ -378,6 +383,8 @@ def list_all(state: CollectionState) -> Steps[list[str]]:
 
 def store_text(state: CollectionState, content: str) -> Steps[str]:
     """Ingest one text; the id of its record."""
+    if not isinstance(content, str):
+        raise InvalidInput("content", "text", kind_of(content))
     yield from ingest_documents(state, [content], Cutting(), "raise", None)
     return content_hash(content).hex()
 
@@ -412,18 +419,6 @@ def index_progress(state: CollectionState) -> Steps[IndexProgress | None]:
 
 def recall(state: CollectionState, sample: int, k: int, where: Where | None) -> Steps[RecallReport]:
     """How much of the exact answer the vector index finds."""
+    check_recall(sample, k, where)
     yield from look_again(state)
     return (yield from measure_recall(state.tables, state.row, sample, k, where))
-
-
-def check_name(field: str, value: object) -> str:
-    """A name as Postgres and identities can keep it; InvalidInput otherwise."""
-    if not isinstance(value, str):
-        raise InvalidInput(field, "text", f"a value of type {type(value).__name__}")
-    try:
-        clean(value)
-    except ValueError as error:
-        raise InvalidInput(field, "a name", f"text that {error}") from None
-    if len(value.encode()) > 1024 or (field in ("collection", "tenant") and len(value) > MAX_NAME):
-        raise InvalidInput(field, "a shorter name", f"{len(value)} characters")
-    return value

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from cayu_pg.errors import InvalidInput
 from cayu_pg.ranked_rows import missing_index
-from cayu_pg.search_request import Where
+from cayu_pg.search_request import Where, check_where
 from cayu_pg.sql.channels import Question, ef_search, fetch_channels, sample_vectors
 from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.filters import compile_filter
@@ -40,14 +40,19 @@ class RecallReport(BaseModel):
     recommended: int | None
 
 
-def measure_recall(
-    t: Tables, collection: CollectionRow, sample: int, k: int, where: Where | None
-) -> Steps[RecallReport]:
-    """Ask for the neighbours of `sample` stored vectors, exactly and through the index; InvalidInput without one."""
+def check_recall(sample: object, k: object, where: Where | None) -> None:
+    """InvalidInput for arguments that `measure_recall` cannot take."""
     if type(sample) is not int or not 1 <= sample <= 10_000:
         raise InvalidInput("sample", "an int from 1 to 10000", repr(sample)[:40])
     if type(k) is not int or not 1 <= k <= min(TRIED):
         raise InvalidInput("k", f"an int from 1 to {min(TRIED)}", repr(k)[:40])
+    check_where(where)
+
+
+def measure_recall(
+    t: Tables, collection: CollectionRow, sample: int, k: int, where: Where | None
+) -> Steps[RecallReport]:
+    """Ask for the neighbours of `sample` stored vectors, exactly and through the index; InvalidInput without one."""
     if collection.space is None or not collection.has_hnsw:
         raise InvalidInput("collection", "one with a vector index", missing_index("vector index", collection))
     vectors = yield from read(sample_vectors, t, collection, sample)

@@ -30,6 +30,14 @@ class Reranker(Protocol):
         """A score for each document, higher for a better fit: float32 of shape (n,)."""
 
 
+def check_reranker(field: str, reranker: object) -> None:
+    """InvalidInput for what is no Reranker."""
+    named = isinstance(getattr(reranker, "model", None), str)
+    if not named or not callable(getattr(reranker, "score", None)):
+        expected = "True, False or a Reranker" if field == "rerank" else "a Reranker"
+        raise InvalidInput(field, expected, f"a value of type {type(reranker).__name__}")
+
+
 @dataclass(frozen=True)
 class CrossEncoderReranker:
     """A cross-encoder of sentence-transformers: a model id, or the path of a folder that holds one.

@@ -8,6 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 
+from cayu_pg.arguments import check_flag
 from cayu_pg.embedding import Embedder
 from cayu_pg.errors import Conflict, InvalidInput, NotFound, TooManyDeletions
 from cayu_pg.ingesting import (
@@ -19,7 +20,8 @@ from cayu_pg.ingesting import (
     refresh_if_due,
 )
 from cayu_pg.records import as_document
-from cayu_pg.search_request import Where
+from cayu_pg.search_request import Where, check_where
+from cayu_pg.splitting import split_spans
 from cayu_pg.sql import past, statistics
 from cayu_pg.sql.batches import delete_records
 from cayu_pg.sql.collections import CollectionRow
@@ -61,6 +63,9 @@ def sync(
     """Ingest the documents and delete the records in scope that are not among them."""
     if isinstance(max_delete, bool) or not isinstance(max_delete, int | float) or not 0 <= max_delete <= 1:
         raise InvalidInput("max_delete", "a share from 0 to 1", repr(max_delete)[:40])
+    check_flag("dry_run", dry_run)
+    check_where(scope)
+    split_spans("x", **vars(cutting))
     seen: set[str] = set()
     noted = _noted(iterate(documents), seen)
     if dry_run:

@@ -11,6 +11,8 @@ from typing import Any, TypedDict
 
 import sqlalchemy as sa
 
+from cayu_pg.arguments import check_flag, several
+from cayu_pg.continuation import read_token
 from cayu_pg.errors import InvalidInput
 from cayu_pg.filters import Filter, parse_filter
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
@@ -122,6 +124,8 @@ def search_request(
     _check_query(query)
     _check_int("limit", limit, MAX_LIMIT)
     _check_int("candidates", candidates, MAX_CANDIDATES)
+    for name, flag in (("fuzzy", fuzzy), ("exact", exact), ("per_record", per_record)):
+        check_flag(name, flag)
     candidates = max(limit, candidates)
     if fusion is not None:
         _check_fusion(fusion, limit, candidates)
@@ -130,22 +134,22 @@ def search_request(
     for name, seconds in (("timeout", timeout), ("rerank_seconds", rerank_seconds)):
         if seconds is not None and not (_is_number(seconds) and 0.001 <= seconds < 2_000_000):
             raise InvalidInput(name, "seconds from 0.001", repr(seconds)[:80])
-    if continuation is not None and not isinstance(continuation, str):
-        raise InvalidInput("continuation", "the token of an earlier result", type(continuation).__name__)
+    if continuation is not None:
+        read_token(continuation)
     return SearchRequest(
         query=query,
         limit=limit,
         channels=_checked_channels(channels),
         candidates=candidates,
         fusion=fusion,
-        where=where if where is None or isinstance(where, sa.ColumnElement | Filter) else parse_filter(where),
+        where=check_where(where),
         words=text_query(query, mode),
         mode=mode,
-        fuzzy=bool(fuzzy),
+        fuzzy=fuzzy,
         reranker=reranker,
         rerank_seconds=rerank_seconds,
-        exact=bool(exact),
-        per_record=bool(per_record),
+        exact=exact,
+        per_record=per_record,
         max_distance=None if max_distance is None else float(max_distance),
         as_of=_checked_as_of(as_of, where),
         timeout_ms=None if timeout is None else int(timeout * 1000),
@@ -164,6 +168,13 @@ def equal_fusion(
         max_candidates_per_channel=candidates,
         fused_head_limit=max(limit, HEAD),
     )
+
+
+def check_where(where: Where | None) -> Filter | sa.ColumnElement[bool] | None:
+    """The filter as a tree, or the expression; InvalidFilter for what is neither."""
+    if where is None or isinstance(where, sa.ColumnElement | Filter):
+        return where
+    return parse_filter(where)
 
 
 def _checked_as_of(as_of: int | datetime | None, where: object) -> int | datetime | None:
@@ -209,9 +220,11 @@ def _is_number(value: object) -> bool:
 
 
 def _checked_channels(channels: Sequence[str]) -> tuple[str, ...]:
-    names = (channels,) if isinstance(channels, str) else tuple(channels)
-    if not names or len(set(names)) != len(names) or not set(names) <= set(CHANNELS):
-        raise InvalidInput("channels", "one or both of vector and text", repr(names)[:80])
+    expected = "one or both of vector and text"
+    given = [channels] if isinstance(channels, str) else several("channels", channels, expected)
+    names = tuple(name for name in given if isinstance(name, str) and name in CHANNELS)
+    if not names or len(set(names)) != len(given):
+        raise InvalidInput("channels", expected, repr(given)[:80])
     return names
 
 

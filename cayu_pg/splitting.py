@@ -188,9 +188,12 @@ def _trimmed(text: str, start: int, end: int) -> Span:
 
 
 def _rule(size: int, overlap: int, separators: Sequence[str] | None, length: Length) -> _Rule:
+    if not callable(length):
+        raise InvalidInput("length_function", "something that can be called", repr(length)[:80])
     if separators is None:
         return _Rule(size, overlap, DEFAULT_SEPARATORS, length)
-    if isinstance(separators, str) or not separators or not all(isinstance(each, str) for each in separators):
+    texts = isinstance(separators, list | tuple) and all(isinstance(each, str) for each in separators)
+    if not texts or not separators:
         raise InvalidInput("separators", "a list of at least one text", repr(separators)[:80])
     return _Rule(size, overlap, tuple(separators), length)
 

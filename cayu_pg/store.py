@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
 import sqlalchemy as sa
 
 from cayu_pg import message_search, operations, transcripts
+from cayu_pg.arguments import check_name, check_path
 from cayu_pg.collection import Collection
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
 from cayu_pg.embedding import Embedder
@@ -186,6 +187,7 @@ class Store:
         self._engine = url_or_engine if isinstance(url_or_engine, sa.Engine) else open_engine(url_or_engine)
         check_driver("url_or_engine", self._engine.dialect)
         self._connections: _Connections = _Pool(self._engine)
+        operations.check_models(embedder=embedder, next_embedder=next_embedder, reranker=reranker)
         self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
         self._timeouts = timeouts_of(statement_timeout, lock_timeout)
@@ -208,7 +210,9 @@ class Store:
         """
         from cayu_pg.embedded import EmbeddedServer
 
-        server = EmbeddedServer.start(None if path is None else Path(path))
+        check_schema_name(schema)
+        operations.check_models(embedder=embedder, next_embedder=next_embedder, reranker=reranker)
+        server = EmbeddedServer.start(check_path(path))
         try:
             migrate(server.url, schema=schema)
             store = cls(
@@ -304,7 +308,7 @@ class Store:
 
     def for_tenant(self, tenant: str) -> Store:
         """The same store for one tenant, open for as long as this one is."""
-        return self._derived(tenant=operations.check_name("tenant", tenant))
+        return self._derived(tenant=check_name("tenant", tenant))
 
     def with_timeouts(
         self, *, statement_timeout: float | None = None, lock_timeout: float | None = None

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from cayu_pg import appending
 from cayu_pg.appending import AppendResult, check_position, reason_of
+from cayu_pg.arguments import check_flag, check_name
 from cayu_pg.errors import InvalidInput, InvalidStoredMessage
 from cayu_pg.messages import Message
-from cayu_pg.operations import StoreState, check_name, open_tables
+from cayu_pg.operations import StoreState, open_tables
 from cayu_pg.sql import transcripts as sql_transcripts
 from cayu_pg.sql.appends import TranscriptName, transcript_name
 from cayu_pg.sql.transcripts import MessageRow
@@ -84,6 +85,7 @@ def read_page(
     check_position("after", after)
     check_limit("limit", limit)
     check_on_invalid(on_invalid)
+    check_flag("reverse", reverse)
     tables = yield from open_tables(state.store)
     key = state.name.key
     rows = yield from read(
@@ -138,6 +140,7 @@ def delete_messages_older_than(
     check_name("tenant", tenant)
     check_time("cutoff", cutoff)
     check_limit("batch", batch)
+    check_flag("dry_run", dry_run)
     tables = yield from open_tables(store)
     if dry_run:
         found = yield from read(sql_transcripts.count_older, tables, tenant, cutoff)

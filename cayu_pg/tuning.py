@@ -149,12 +149,7 @@ def tune_recorded(
     Documents are the `record_id`s of the recorded candidates.
     """
     judged = [query for query in recording.queries if query in qrels]
-    unseen = set(judged[1::2] if held_out is None else held_out)
-    checking = [query for query in judged if query in unseen]
-    training = [query for query in judged if query not in unseen]
-    if not training or not checking:
-        expected = "judged queries to train on, and others to check on"
-        raise InvalidInput("queries", expected, f"{len(training)} and {len(checking)}")
+    training, checking = share_out(judged, held_out)
     best = _best_setting(recording, qrels, training, k)
     equal = equal_setting(recording)
     trained = [np.mean(_by_query(recording, qrels, training, setting, k)) for setting in (equal, best)]
@@ -174,6 +169,17 @@ def tune_recorded(
         ),
         difference=difference,
     )
+
+
+def share_out(judged: Sequence[str], held_out: Iterable[str] | None) -> tuple[list[str], list[str]]:
+    """The queries to train on and those held out, by default every second one; InvalidInput when either has none."""
+    unseen = set(judged[1::2] if held_out is None else held_out)
+    checking = [query for query in judged if query in unseen]
+    training = [query for query in judged if query not in unseen]
+    if not training or not checking:
+        expected = "judged queries to train on, and others to check on"
+        raise InvalidInput("queries", expected, f"{len(training)} and {len(checking)}")
+    return training, checking
 
 
 def config_of(

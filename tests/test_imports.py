@@ -19,7 +19,7 @@ LAYERS = {
     "errors": "errors",
     "types": "canonical_json durable_json filters frozen_maps fused message_parts messages query ranking records"
     " texts web_evidence web_urls",
-    "pure": "analysis bm25 context continuation defaults evaluation fusion message_formats message_terms"
+    "pure": "analysis arguments bm25 context continuation defaults evaluation fusion message_formats message_terms"
     " spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
     "pipelines": "appending asking beir changing_model evaluating fitting_embedder ingesting message_search migrating"
