@@ -76,16 +76,20 @@ class AsyncCollection:
         length_function: Callable[[str], int] = len,
         on_error: Literal["raise", "skip"] = "raise",
         progress: Progress | None = None,
+        defer_indexes: bool = False,
     ) -> IngestReport:
         """Bring documents into the collection: texts, Documents or mappings, one or an iterable of any length.
 
         Only what differs from what is stored is embedded and written, in batches that commit one by one. With
-        `on_error="skip"` a bad document is reported and the rest goes on. Raises InvalidInput.
+        `on_error="skip"` a bad document is reported and the rest goes on. `defer_indexes`, for a load that brings most
+        of a collection, drops its indexes on vectors, words and metadata and builds them at the end; until then
+        searches take longer, and after an error or a crash `reindex` builds them. Raises InvalidInput.
         """
         cutting = Cutting(chunk_size, chunk_overlap, separators, length_function)
-        return await self._run(
-            operations.ingest_documents(self._state, documents, cutting, on_error, progress)
+        steps = operations.ingest_documents(
+            self._state, documents, cutting, on_error, progress, defer_indexes
         )
+        return await self._run(steps)
 
     async def search(
         self,

@@ -56,12 +56,13 @@ class IngestReport(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class IngestProgress:
-    """How far an ingest is, given to `progress` after each batch."""
+    """How far an ingest is, given to `progress` after each batch, and before each `index` that is built at the end."""
 
     documents: int
     chunks: int
     embeddings_computed: int
     seconds: float
+    index: str | None = None
 
 
 Progress = Callable[[IngestProgress], object]

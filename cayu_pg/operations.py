@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,7 +19,7 @@ from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, is_chos
 from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder, check_embedder
 from cayu_pg.errors import InvalidInput, NotFound, QueryCanceled
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
-from cayu_pg.ingesting import Cutting, IngestReport, Progress, ingest, refresh_if_due
+from cayu_pg.ingesting import Cutting, IngestProgress, IngestReport, Progress, ingest, refresh_if_due
 from cayu_pg.migrating import check_schema
 from cayu_pg.query import SearchResult
 from cayu_pg.ranked_rows import missing_index
@@ -195,9 +196,16 @@ def _drop_at_once(conn: sa.Connection, tables: Tables, collection_id: int) -> No
 
 
 def ingest_documents(
-    state: CollectionState, documents: object, cutting: Cutting, on_error: Any, progress: Progress | None
+    state: CollectionState,
+    documents: object,
+    cutting: Cutting,
+    on_error: Any,
+    progress: Progress | None,
+    defer_indexes: bool = False,
 ) -> Steps[IngestReport]:
-    """Ingest, and look again at the collection if this was the first."""
+    """Ingest, build the indexes that were put off, and look again at the collection if this was the first."""
+    if defer_indexes:
+        yield from _drop_until_loaded(state)
     report = yield from ingest(
         state.tables,
         state.row,
@@ -210,10 +218,37 @@ def ingest_documents(
     )
     if state.row.space is None or report.chunks_added:
         yield from look_again(state)
-    if state.store.builds_indexes and report.chunks_added:
+    if defer_indexes or (state.store.builds_indexes and report.chunks_added):
         with suppress(QueryCanceled):  # behind somebody's long transaction; the advice says what is lacking
-            yield from reindex(state, indexes.MIN_CHUNKS)
+            yield from reindex(state, indexes.MIN_CHUNKS, building=_telling(report, progress))
     return report.model_copy(update={"advice": _advice(state.row)})
+
+
+def _drop_until_loaded(state: CollectionState) -> Steps[None]:
+    if state.store.borrowed:
+        raise InvalidInput(
+            "defer_indexes", "a store with connections of its own", "one that uses the caller's transaction"
+        )
+    yield from maintain(indexes.drop_for_load, state.tables, state.row.collection_id)
+    yield from look_again(state)
+
+
+def _telling(report: IngestReport, progress: Progress | None) -> Callable[[str], object] | None:
+    """What tells `progress` about the build of an index after an ingest."""
+    if progress is None:
+        return None
+    began = time.perf_counter()
+
+    def tell(index: str) -> None:
+        documents = report.records_added + report.records_changed + report.records_unchanged
+        seconds = report.seconds + time.perf_counter() - began
+        chunks = report.chunks_added + report.chunks_kept
+        told = IngestProgress(
+            documents + len(report.refused), chunks, report.embeddings_computed, seconds, index
+        )
+        progress(told)
+
+    return tell
 
 
 def _advice(row: CollectionRow) -> list[str]:
@@ -394,8 +429,13 @@ def refresh_statistics(state: CollectionState) -> Steps[bool]:
     return (yield from write_repeatable(statistics.refresh, state.tables, state.row)) is not None
 
 
-def reindex(state: CollectionState, min_chunks: int, timeout: float | None = None) -> Steps[list[str]]:
-    """Build the indexes that the collection wants and lacks; their names."""
+def reindex(
+    state: CollectionState,
+    min_chunks: int,
+    timeout: float | None = None,
+    building: Callable[[str], object] | None = None,
+) -> Steps[list[str]]:
+    """Build the indexes that the collection wants and lacks, each told to `building` before; their names."""
     if type(min_chunks) is not int or min_chunks < 1:
         raise InvalidInput("min_chunks", "an int from 1", repr(min_chunks)[:40])
     if timeout is not None and not (type(timeout) in (int, float) and 0.001 <= timeout <= MAX_SECONDS):
@@ -406,7 +446,12 @@ def reindex(state: CollectionState, min_chunks: int, timeout: float | None = Non
     timeout_ms = None if timeout is None else int(timeout * 1000)
     # Planned again inside: meanwhile somebody else may have built.
     built = yield from maintain(
-        indexes.reindex, state.tables, state.row, min_chunks=min_chunks, timeout_ms=timeout_ms
+        indexes.reindex,
+        state.tables,
+        state.row,
+        min_chunks=min_chunks,
+        timeout_ms=timeout_ms,
+        building=building,
     )
     yield from look_again(state)
     return built

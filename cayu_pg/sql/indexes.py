@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,11 +53,18 @@ class IndexProgress:
 
 
 def reindex(
-    conn: sa.Connection, t: Tables, collection: CollectionRow, *, min_chunks: int, timeout_ms: int | None
+    conn: sa.Connection,
+    t: Tables,
+    collection: CollectionRow,
+    *,
+    min_chunks: int,
+    timeout_ms: int | None,
+    building: Callable[[str], object] | None = None,
 ) -> list[str]:
     """Do all that `plan_indexes` finds, without blocking writers; the names of the indexes that were built.
 
-    For a connection of our own outside transactions. Callers take turns: builds on one table exclude each other.
+    `building` is called with a name before each build. For a connection of our own outside transactions. Callers take
+    turns: builds on one table exclude each other.
     """
     set_for_build(conn, memory_mb=BUILD_MEMORY_MB, workers=BUILD_WORKERS, timeout_ms=timeout_ms)
     _wait_for_turn(conn, t)
@@ -66,6 +73,8 @@ def reindex(
         if plan.drop:
             _drop(conn, t, plan.name)
         if plan.create is not None:
+            if building is not None:
+                building(plan.name)
             _build(conn, t, plan.name, plan.create)
     return [plan.name for plan in plans if plan.create is not None]
 
@@ -169,6 +178,15 @@ def drop_vector_index_aside(conn: sa.Connection, t: Tables, collection_id: int, 
     if name in _found(conn, t, collection_id):
         _wait_for_turn(conn, t)
         _drop(conn, t, name)
+
+
+def drop_for_load(conn: sa.Connection, t: Tables, collection_id: int) -> None:
+    """`drop_indexes_aside` for a collection that stays, and that `reindex` gives them again after a load.
+
+    Gives up behind a transaction that stays open for long, as a build does.
+    """
+    set_for_build(conn, memory_mb=BUILD_MEMORY_MB, workers=BUILD_WORKERS, timeout_ms=None)
+    drop_indexes_aside(conn, t, collection_id)
 
 
 def analyze_tables(conn: sa.Connection, t: Tables) -> None:
