@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import cayu_pg
 from cayu_pg import embedded
 from cayu_pg.cli import main
 from cayu_pg.cli.demo import QUESTIONS, reference
+from cayu_pg.cli.printing import describe_ingest
+from cayu_pg.ingesting import IngestProgress
 from tests.conftest import temporary_folder
 
 
@@ -37,7 +40,7 @@ def test_files_are_ingested_searched_and_listed(
     report = json.loads(capsys.readouterr().out)
     assert report["records_added"] == 3
     assert "NUL byte" in report["refused"][0]["reason"]
-    assert run(database_url, *ingest) == 0
+    assert run(database_url, *ingest, "--defer-indexes") == 0
     assert json.loads(capsys.readouterr().out)["records_unchanged"] == 3
     assert run(database_url, "search", "bright moon", "--model", "hash-64", "--json") == 0
     hit = json.loads(capsys.readouterr().out)["hits"][0]
@@ -118,6 +121,15 @@ def test_failures_are_one_line_and_status_one(
     assert capsys.readouterr().err == "cayu-pg: no collection named 'nowhere'\n"
     assert run("postgresql://nobody@127.0.0.1:1/none", "collections") == 1
     assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_an_ingest_tells_its_rate_and_the_time_left() -> None:
+    state = IngestProgress(documents=500, chunks=3_000, embeddings_computed=2_900, seconds=20.0)
+    assert describe_ingest(state) == "500 documents, 3000 chunks (150/s), 2900 embedded"
+    expected = "500 of 2000 documents, 3000 chunks (150/s), 2900 embedded, 0:01:00 left"
+    assert describe_ingest(state, 2_000) == expected
+    assert describe_ingest(replace(state, index="hnsw_1_1"), 2_000) == "building hnsw_1_1"
+    assert describe_ingest(IngestProgress(0, 0, 0, 0.0), 2_000).startswith("0 of 2000 documents")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def run_migrate(options: Namespace) -> int:
 def run_ingest(options: Namespace) -> int:
     """`cayu-pg ingest`."""
     unread: list[tuple[Path, str]] = []
+    files = list(find_files(options.paths))
     with open_store(options) as store:
         collection = store.collection(
             options.collection,
@@ -73,13 +74,14 @@ def run_ingest(options: Namespace) -> int:
             analyzer=options.analyzer,
             embedder=open_embedder(options.model or _model_of(store, options.collection)),
         )
-        with printing.progress_bar("ingesting", shown=not options.json) as progress:
+        with printing.progress_bar("ingesting", shown=not options.json, total=len(files)) as progress:
             report = collection.ingest(
-                _documents(options.paths, unread),
+                _documents(files, unread),
                 chunk_size=options.chunk_size,
                 chunk_overlap=options.chunk_overlap,
                 on_error="skip",
                 progress=progress,
+                defer_indexes=options.defer_indexes,
             )
         built = collection.reindex() if report.chunks_added else []
     for path, reason in unread:
@@ -104,9 +106,9 @@ def _model_of(store: Store, name: str) -> str:
         return DEFAULT_MODEL
 
 
-def _documents(paths: list[Path], unread: list[tuple[Path, str]]) -> Iterator[Document]:
-    """Every readable file below the paths; what cannot be read is noted and passed over."""
-    for path in find_files(paths):
+def _documents(files: list[Path], unread: list[tuple[Path, str]]) -> Iterator[Document]:
+    """Every readable file; what cannot be read is noted and passed over."""
+    for path in files:
         try:
             read = read_file(path)
             yield Document(read.text, id=path.as_posix(), title=read.title, source=path.as_posix())

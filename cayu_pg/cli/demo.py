@@ -52,8 +52,9 @@ def reference() -> list[Document]:
 
 
 def _ingest(collection: Collection, options: Namespace) -> IngestReport:
-    with printing.progress_bar("ingesting", shown=not options.json) as progress:
-        return collection.ingest(reference(), chunk_size=600, chunk_overlap=100, progress=progress)
+    documents = reference()
+    with printing.progress_bar("ingesting", shown=not options.json, total=len(documents)) as progress:
+        return collection.ingest(documents, chunk_size=600, chunk_overlap=100, progress=progress)
 
 
 def _facts(first: IngestReport, results: list[SearchResult], again: IngestReport) -> dict[str, object]:

@@ -95,6 +95,11 @@ def _add_ingest(kinds: _Kinds) -> None:
     command.add_argument("--analyzer", help="standard, or ngram for scripts without spaces")
     command.add_argument("--chunk-size", type=int, default=1000, help="characters (%(default)s)")
     command.add_argument("--chunk-overlap", type=int, default=200, help="characters (%(default)s)")
+    command.add_argument(
+        "--defer-indexes",
+        action="store_true",
+        help="drop the collection's indexes for a large load, build them after",
+    )
     _json(command)
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 from cayu_pg.errors import CayuPgError, MissingDependency
 from cayu_pg.ingesting import IngestProgress, IngestReport
@@ -108,21 +109,34 @@ def _size(count: int) -> str:
 
 
 @contextmanager
-def progress_bar(title: str, *, shown: bool) -> Iterator[Callable[[IngestProgress], None] | None]:
-    """A callback that keeps a progress line current on a terminal; None where there is none."""
+def progress_bar(
+    title: str, *, shown: bool, total: int | None = None
+) -> Iterator[Callable[[IngestProgress], None] | None]:
+    """A callback that keeps a progress line current on a terminal; None where there is none.
+
+    `total` is how many documents there are, for the time left.
+    """
     if not (shown and sys.stderr.isatty()):
         yield None
         return
     with _line(title) as show:
+        yield lambda state: show(f"{title}: {describe_ingest(state, total)}")
 
-        def update(state: IngestProgress) -> None:
-            rate = state.chunks / state.seconds if state.seconds else 0.0
-            show(
-                f"{title}: {state.documents} documents, {state.chunks} chunks"
-                f" ({rate:.0f}/s), {state.embeddings_computed} embedded"
-            )
 
-        yield update
+def describe_ingest(state: IngestProgress, total: int | None = None) -> str:
+    """How much is done, how fast, and of `total` documents how long the rest will take at that rate."""
+    if state.index is not None:
+        return f"building {state.index}"
+    of = "" if total is None else f" of {total}"
+    rate = state.chunks / state.seconds if state.seconds else 0.0
+    done = (
+        f"{state.documents}{of} documents, {state.chunks} chunks ({rate:.0f}/s),"
+        f" {state.embeddings_computed} embedded"
+    )
+    if total is None or not state.documents:
+        return done
+    left = timedelta(seconds=round(state.seconds / state.documents * max(0, total - state.documents)))
+    return f"{done}, {left} left"
 
 
 @contextmanager
