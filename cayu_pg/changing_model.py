@@ -17,7 +17,7 @@ from cayu_pg.sql import indexes, model_change
 from cayu_pg.sql.locks import WritersAtWork
 from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.sql.spaces import Space
-from cayu_pg.steps import Steps, compute, maintain, read, write
+from cayu_pg.steps import Steps, answering, compute, maintain, read, write
 from cayu_pg.writing import embed
 
 PAGE = 500  # chunks that are embedded and committed together
@@ -171,6 +171,7 @@ def _build_index(state: CollectionState, space: Space) -> Steps[list[str]]:
     )
 
 
+@answering
 def spaces(state: CollectionState) -> Steps[list[EmbeddingSpace]]:
     """The collection's embedding spaces, oldest first."""
     return (yield from read(model_change.list_spaces, state.tables, state.row))

@@ -21,7 +21,7 @@ from cayu_pg.sql.appends import TEXT_CONFIG
 from cayu_pg.sql.message_search import HitRow, Scope, Wanted, rank_messages, take_statistics
 from cayu_pg.sql.settings import set_for_message_search
 from cayu_pg.sql.tables import Tables
-from cayu_pg.steps import Steps, read
+from cayu_pg.steps import Steps, answering, read
 from cayu_pg.texts import storable
 from cayu_pg.transcripts import (
     OnInvalid,
@@ -59,6 +59,7 @@ class MessageHits(list[MessageHit]):
     exact: bool = True
 
 
+@answering
 def search(
     state: TranscriptState, query: str, which: Wanted, limit: int, on_invalid: OnInvalid
 ) -> Steps[MessageHits]:
@@ -70,6 +71,7 @@ def search(
     return _hits(found, limit, on_invalid)
 
 
+@answering
 def search_messages(
     store: StoreState, tenant: str, query: str, which: Wanted, limit: int, on_invalid: OnInvalid
 ) -> Steps[MessageHits]:

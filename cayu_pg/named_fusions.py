@@ -12,7 +12,7 @@ from cayu_pg.operations import CollectionState
 from cayu_pg.query import SearchResult
 from cayu_pg.search_request import CHANNELS, SearchOptions
 from cayu_pg.sql import fusion_configs
-from cayu_pg.steps import Steps, read, write_repeatable
+from cayu_pg.steps import Steps, answering, read, write_repeatable
 
 
 def save(state: CollectionState, name: str, config: WeightedReciprocalRankFusionConfig) -> Steps[str]:
@@ -25,6 +25,7 @@ def save(state: CollectionState, name: str, config: WeightedReciprocalRankFusion
     return config.fingerprint()
 
 
+@answering
 def load(state: CollectionState, name: str) -> Steps[WeightedReciprocalRankFusionConfig]:
     """The configuration of that name, read once for each collection object; NotFound."""
     check_name("fusion", name)

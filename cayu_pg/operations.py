@@ -37,7 +37,7 @@ from cayu_pg.sql.collections import CollectionRow, CollectionSummary
 from cayu_pg.sql.indexes import IndexProgress
 from cayu_pg.sql.tables import Tables, build_tables
 from cayu_pg.sql.vector_channel import OPERATORS
-from cayu_pg.steps import Steps, maintain, read, write, write_repeatable
+from cayu_pg.steps import Steps, answering, maintain, read, read_anywhere, write, write_repeatable
 
 MAX_SECONDS = 604_800  # a week
 QUANTIZATIONS = ("none", "binary")
@@ -92,7 +92,7 @@ class CollectionSettings:
 def open_tables(state: StoreState) -> Steps[Tables]:
     """The tables, after a check that the schema is migrated as far as this version needs."""
     if state.tables is None:
-        extension = yield from read(check_schema, state.schema)
+        extension = yield from read_anywhere(check_schema, state.schema)
         state.tables = build_tables(state.schema, extension.schema)
     return state.tables
 
@@ -107,7 +107,10 @@ def open_collection(
     analyzer = analyzer_name(settings.analyzer)
     _check_settings(settings)
     tables = yield from open_tables(state)
-    row = yield from read(sql_collections.find_collection, tables, tenant, name)
+    find = read if create else read_anywhere
+    row = yield from find(sql_collections.find_collection, tables, tenant, name)
+    if row is None and not create:  # a replica may not have it yet
+        row = yield from read(sql_collections.find_collection, tables, tenant, name)
     if row is None and create:
         yield from write_repeatable(
             sql_collections.create_collection,
@@ -163,6 +166,7 @@ def _check_fit(row: CollectionRow, settings: CollectionSettings) -> None:
             raise InvalidInput(name, f"{stored!r}, with which {row.name!r} was made", repr(asked))
 
 
+@answering
 def list_collections(state: StoreState, tenant: str) -> Steps[list[CollectionSummary]]:
     """What the tenant has."""
     tables = yield from open_tables(state)
@@ -277,6 +281,7 @@ def search_collections(
     return (yield from _search(states, request, label=True))
 
 
+@answering
 def _search(states: list[CollectionState], request: SearchRequest, *, label: bool) -> Steps[SearchResult]:
     for state in states:
         if state.row.space is None:  # nobody had ingested when it was looked up
@@ -321,6 +326,7 @@ def look_again(state: CollectionState) -> Steps[None]:
     state.row = row
 
 
+@answering
 def get_record(state: CollectionState, record_id: str, revision: int | None) -> Steps[Record | None]:
     """A record now, or at a revision."""
     check_name("record_id", record_id)
@@ -331,6 +337,7 @@ def get_record(state: CollectionState, record_id: str, revision: int | None) -> 
     )
 
 
+@answering
 def record_history(state: CollectionState, record_id: str) -> Steps[list[Revision]]:
     """Every revision of a record, oldest first."""
     check_name("record_id", record_id)
@@ -397,11 +404,13 @@ def erase(state: CollectionState, record_ids: str | Sequence[str]) -> Steps[int]
     return (yield from revising.erase(state.tables, state.row, ids, tidy=not state.store.borrowed))
 
 
+@answering
 def count(state: CollectionState) -> Steps[int]:
     """How many records there are."""
     return (yield from read(sql_records.count_records, state.tables, state.row.collection_id))
 
 
+@answering
 def records(state: CollectionState, after: str | None, limit: int) -> Steps[list[Record]]:
     """A page of records in the order of their ids."""
     if after is not None:
@@ -411,6 +420,7 @@ def records(state: CollectionState, after: str | None, limit: int) -> Steps[list
     return (yield from read(sql_records.read_records, state.tables, state.row.collection_id, after, limit))
 
 
+@answering
 def list_all(state: CollectionState) -> Steps[list[str]]:
     """The texts of all records."""
     return (yield from read(sql_records.read_texts, state.tables, state.row.collection_id))
@@ -462,6 +472,7 @@ def index_progress(state: CollectionState) -> Steps[IndexProgress | None]:
     return (yield from read(indexes.build_progress, state.tables, state.row.collection_id))
 
 
+@answering
 def recall(state: CollectionState, sample: int, k: int, where: Where | None) -> Steps[RecallReport]:
     """How much of the exact answer the vector index finds."""
     check_recall(sample, k, where)

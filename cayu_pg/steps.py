@@ -8,8 +8,9 @@ sends the result back in.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
@@ -24,6 +25,16 @@ class Read:
     """Call `function` with a connection, in a transaction that changes nothing."""
 
     function: Callable[[sa.Connection], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnywhere(Read):
+    """A `Read` that a replica may do, though it may be behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReplica(Read):
+    """A `Read` for the replica of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,27 @@ def read(function: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **
     return cast(R, (yield Read(_bound(function, args, kwargs))))
 
 
+def read_anywhere(
+    function: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+) -> Steps[R]:
+    """The same, where a replica may answer."""
+    return cast(R, (yield ReadAnywhere(_bound(function, args, kwargs))))
+
+
+def answering(pipeline: Callable[P, Steps[R]]) -> Callable[P, Steps[R]]:
+    """The pipeline with reads that a replica may do: for what only answers, and decides about no write."""
+
+    @wraps(pipeline)
+    def answer(*args: P.args, **kwargs: P.kwargs) -> Steps[R]:
+        return relayed(pipeline(*args, **kwargs), _anywhere)
+
+    return answer
+
+
+def _anywhere(step: Step) -> Steps[Any]:
+    return (yield ReadAnywhere(step.function) if isinstance(step, Read) else step)
+
+
 def write(
     function: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
 ) -> Steps[R]:
@@ -138,30 +170,48 @@ def drive(steps: Steps[R], perform: Callable[[Step], Any]) -> R:
     """Perform the steps one after the other and return what the pipeline returns."""
     advance: Callable[[Any], Step] = steps.send
     value: Any = None
-    while True:
-        try:
-            step = advance(value)
-        except StopIteration as stop:
-            return cast(R, stop.value)
-        try:
-            advance, value = steps.send, perform(step)
-        except Exception as error:  # noqa: BLE001 - handed to the pipeline, which lets it go or knows better
-            advance, value = steps.throw, error
+    with closing(steps):  # what the pipeline opened ends here, not whenever it is collected
+        while True:
+            try:
+                step = advance(value)
+            except StopIteration as stop:
+                return cast(R, stop.value)
+            try:
+                advance, value = steps.send, perform(step)
+            except Exception as error:  # noqa: BLE001 - handed to the pipeline, which lets it go or knows better
+                advance, value = steps.throw, error
 
 
 async def drive_async(steps: Steps[R], perform: Callable[[Step], Awaitable[Any]]) -> R:
     """`drive`, with each step awaited."""
     advance: Callable[[Any], Step] = steps.send
     value: Any = None
-    while True:
-        try:
-            step = advance(value)
-        except StopIteration as stop:
-            return cast(R, stop.value)
-        try:
-            advance, value = steps.send, await perform(step)
-        except Exception as error:  # noqa: BLE001 - as in drive; cancellation is no Exception and just ends it
-            advance, value = steps.throw, error
+    with closing(steps):
+        while True:
+            try:
+                step = advance(value)
+            except StopIteration as stop:
+                return cast(R, stop.value)
+            try:
+                advance, value = steps.send, await perform(step)
+            except Exception as error:  # noqa: BLE001 - as in drive; cancellation is no Exception and just ends it
+                advance, value = steps.throw, error
+
+
+def relayed(steps: Steps[R], relay: Callable[[Step], Steps[Any]]) -> Steps[R]:
+    """The pipeline with each of its steps done by what `relay` makes of it."""
+    advance: Callable[[Any], Step] = steps.send
+    value: Any = None
+    with closing(steps):
+        while True:
+            try:
+                step = advance(value)
+            except StopIteration as stop:
+                return cast(R, stop.value)
+            try:
+                advance, value = steps.send, (yield from relay(step))
+            except Exception as error:  # noqa: BLE001 - as in drive
+                advance, value = steps.throw, error
 
 
 def in_turn(one: Callable[[], R], other: Callable[[], S]) -> tuple[Outcome[R], Outcome[S]]:

@@ -23,6 +23,7 @@ from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
 from cayu_pg.query import SearchResult
+from cayu_pg.replicas import Replica, through_replica
 from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
@@ -35,6 +36,7 @@ from cayu_pg.steps import (
     Maintain,
     Outcome,
     Read,
+    ReadReplica,
     Repeatable,
     Step,
     Steps,
@@ -170,6 +172,10 @@ class Store:
 
     `next_embedder` is the one that some process changes, or will change, collections to: meanwhile ingests write the
     vectors of both, and searches go over to it when the collection does.
+
+    `read_url` is that of a streaming replica, or an engine for one. What only answers is read there, and from the
+    primary while the replica is away. With `read_your_writes` a read waits up to `replica_wait` seconds until this
+    store's own writes have arrived there, then the primary answers; those of others may be missing for a moment.
     """
 
     def __init__(
@@ -182,16 +188,25 @@ class Store:
         reranker: Reranker | None = None,
         statement_timeout: float | None = None,
         lock_timeout: float | None = None,
+        read_url: str | sa.URL | sa.Engine | None = None,
+        read_your_writes: bool = True,
+        replica_wait: float = 1.0,
     ) -> None:
-        self._owns_engine = not isinstance(url_or_engine, sa.Engine)
-        self._engine = url_or_engine if isinstance(url_or_engine, sa.Engine) else open_engine(url_or_engine)
-        check_driver("url_or_engine", self._engine.dialect)
-        self._connections: _Connections = _Pool(self._engine)
+        pool = _pool("url_or_engine", url_or_engine)
+        self._engine = pool.engine
+        self._connections: _Connections = pool
         operations.check_models(embedder=embedder, next_embedder=next_embedder, reranker=reranker)
         self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
         self._timeouts = timeouts_of(statement_timeout, lock_timeout)
         self._server: EmbeddedServer | None = None
+        self._replica: Replica | None = None
+        self._replica_pool = pool
+        if read_url is not None:
+            self._replica = Replica(read_your_writes=read_your_writes, wait=replica_wait)
+            self._replica_pool = _pool("read_url", read_url)
+        given = (url_or_engine, read_url)
+        self._owned = {pool.engine, self._replica_pool.engine}.difference(given)
 
     @classmethod
     def embedded(
@@ -320,6 +335,10 @@ class Store:
         """
         return self._derived(timeouts=timeouts_of(statement_timeout, lock_timeout))
 
+    def without_replica(self) -> Store:
+        """The same store, whose reads see every committed write, also of others, because the primary answers."""
+        return self._derived(uses_replica=False)
+
     def using(self, connection: sa.Connection | Session) -> Store:
         """The same store inside the caller's transaction, which only the caller commits or rolls back.
 
@@ -332,8 +351,8 @@ class Store:
 
     def close(self) -> None:
         """Close the connections, and the embedded server unless somebody else uses it."""
-        if self._owns_engine:
-            self._engine.dispose()
+        for engine in self._owned:
+            engine.dispose()
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -355,10 +374,12 @@ class Store:
         tenant: str | None = None,
         connections: _Connections | None = None,
         timeouts: Timeouts | None = None,
+        uses_replica: bool = True,
     ) -> Store:
         store = Store.__new__(Store)
-        store._owns_engine = False
-        store._engine = self._engine
+        store._owned = set()
+        store._engine, store._replica_pool = self._engine, self._replica_pool
+        store._replica = self._replica if connections is None and uses_replica else None
         store._connections = connections or self._connections
         state = self._state
         borrowed = state.borrowed or connections is not None
@@ -369,10 +390,12 @@ class Store:
         return store
 
     def _run(self, steps: Steps[R]) -> R:
-        return drive(within(steps, self._timeouts), self._perform)
+        return drive(through_replica(within(steps, self._timeouts), self._replica), self._perform)
 
     def _perform(self, step: Step) -> Any:
         match step:
+            case ReadReplica(function):
+                return self._replica_pool.reading(function)
             case Read(function):
                 return self._connections.reading(function)
             case Write(function):
@@ -387,6 +410,13 @@ class Store:
                 return self._connections.beside(
                     lambda: self._perform(writes), lambda: drive(steps, self._perform)
                 )
+
+
+def _pool(field: str, given: str | sa.URL | sa.Engine) -> _Pool:
+    """The pool of a given engine, or of one of our own."""
+    engine = given if isinstance(given, sa.Engine) else open_engine(given)
+    check_driver(field, engine.dialect)
+    return _Pool(engine)
 
 
 def _connection_of(session: object) -> sa.Connection:

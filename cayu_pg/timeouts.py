@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from cayu_pg.errors import InvalidInput
 from cayu_pg.sql.settings import restore_timeouts, set_timeouts
-from cayu_pg.steps import Beside, Read, Repeatable, Step, Steps, Write
+from cayu_pg.steps import Beside, Read, Repeatable, Step, Steps, Write, relayed
 
 R = TypeVar("R")
 MAX_SECONDS = 604_800  # a week
@@ -39,35 +39,19 @@ def within(steps: Steps[R], timeouts: Timeouts) -> Steps[R]:
     """
     if timeouts == Timeouts():
         return (yield from steps)
-    advance: Callable[[Any], Step] = steps.send
-    value: Any = None
-    while True:
-        try:
-            step = advance(value)
-        except StopIteration as stop:
-            result: R = stop.value
-            return result
-        try:
-            advance, value = steps.send, (yield _limited(step, timeouts))
-        except Exception as error:  # noqa: BLE001 - handed to the pipeline, as in drive
-            advance, value = steps.throw, error
+    return (yield from relayed(steps, lambda step: _limited(step, timeouts)))
 
 
-def _limited(step: Step, timeouts: Timeouts) -> Step:
+def _limited(step: Step, timeouts: Timeouts) -> Steps[Any]:
     match step:
-        case Read(function):
-            return Read(lambda conn: _limited_call(conn, function, timeouts))
-        case Write(function):
-            return Write(lambda conn: _limited_call(conn, function, timeouts))
-        case Repeatable(function):
-            return Repeatable(lambda conn: _limited_call(conn, function, timeouts))
+        case Read(function) | Write(function) | Repeatable(function):
+            limited = partial(_limited_call, function=function, timeouts=timeouts)
+            return (yield replace(step, function=limited))
         case Beside(write, steps):
-            return Beside(
-                Repeatable(partial(_limited_call, function=write.function, timeouts=timeouts)),
-                within(steps, timeouts),
-            )
+            limited = partial(_limited_call, function=write.function, timeouts=timeouts)
+            return (yield Beside(Repeatable(limited), within(steps, timeouts)))
         case _:
-            return step
+            return (yield step)
 
 
 def _limited_call(conn: sa.Connection, function: Callable[[sa.Connection], Any], timeouts: Timeouts) -> Any:

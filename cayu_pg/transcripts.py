@@ -18,7 +18,7 @@ from cayu_pg.operations import StoreState, open_tables
 from cayu_pg.sql import transcripts as sql_transcripts
 from cayu_pg.sql.appends import TranscriptName, transcript_name
 from cayu_pg.sql.transcripts import MessageRow
-from cayu_pg.steps import Steps, read, write
+from cayu_pg.steps import Steps, answering, read, write
 
 OnInvalid = Literal["raise", "skip"]
 MAX_PAGE = 10_000
@@ -78,6 +78,7 @@ def append(
     return (yield from appending.append(tables, state.name, batch, expected))
 
 
+@answering
 def read_page(
     state: TranscriptState, after: int | None, limit: int, reverse: bool, on_invalid: OnInvalid
 ) -> Steps[MessagePage]:
@@ -103,6 +104,7 @@ def last(state: TranscriptState, n: int, on_invalid: OnInvalid) -> Steps[Message
     return page
 
 
+@answering
 def count(state: TranscriptState) -> Steps[int]:
     """How many messages there are."""
     tables = yield from open_tables(state.store)

