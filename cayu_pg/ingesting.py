@@ -103,8 +103,12 @@ def ingest(
     on_error: Literal["raise", "skip"] = "raise",
     progress: Progress | None = None,
     refresh: bool = True,
+    before_writing: Callable[[], Steps[None]] | None = None,
 ) -> Steps[IngestReport]:
-    """The steps of an ingest. Without `refresh` the word statistics stay as they are (a caller's transaction)."""
+    """The steps of an ingest; `before_writing` gives those that come before its first write, if it writes anything.
+
+    Without `refresh` the word statistics stay as they are (a caller's transaction).
+    """
     if on_error not in ("raise", "skip"):
         raise InvalidInput("on_error", "'raise' or 'skip'", repr(on_error)[:40])
     if progress is not None:
@@ -120,7 +124,12 @@ def ingest(
             progress(IngestProgress(tally.documents, tally.chunks, tally.counts.embeddings_computed, seconds))
 
     yield from write_batches(
-        t, collection, embedders, prepared_batches(iterate(documents), cutting, on_error), told
+        t,
+        collection,
+        embedders,
+        prepared_batches(iterate(documents), cutting, on_error),
+        told,
+        before_writing,
     )
     if refresh and (tally.counts.chunks_added or tally.counts.chunks_removed):
         yield from refresh_if_due(t, collection)

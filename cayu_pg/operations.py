@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -208,8 +209,11 @@ def ingest_documents(
     defer_indexes: bool = False,
 ) -> Steps[IngestReport]:
     """Ingest, build the indexes that were put off, and look again at the collection if this was the first."""
-    if defer_indexes:
-        yield from _drop_until_loaded(state)
+    check_flag("defer_indexes", defer_indexes)
+    if defer_indexes and state.store.borrowed:
+        raise InvalidInput(
+            "defer_indexes", "a store with connections of its own", "one that uses the caller's transaction"
+        )
     report = yield from ingest(
         state.tables,
         state.row,
@@ -219,6 +223,7 @@ def ingest_documents(
         on_error=on_error,
         progress=progress,
         refresh=not state.store.borrowed,
+        before_writing=partial(_drop_until_loaded, state) if defer_indexes else None,
     )
     if state.row.space is None or report.chunks_added:
         yield from look_again(state)
@@ -229,10 +234,6 @@ def ingest_documents(
 
 
 def _drop_until_loaded(state: CollectionState) -> Steps[None]:
-    if state.store.borrowed:
-        raise InvalidInput(
-            "defer_indexes", "a store with connections of its own", "one that uses the caller's transaction"
-        )
     yield from maintain(indexes.drop_for_load, state.tables, state.row.collection_id)
     yield from look_again(state)
 

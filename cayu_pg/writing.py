@@ -64,8 +64,12 @@ def write_batches(
     embedders: Sequence[Embedder],
     batches: Iterator[PreparedBatch],
     told: Callable[[PreparedBatch, BatchCounts], None],
+    before_writing: Callable[[], Steps[None]] | None = None,
 ) -> Steps[None]:
-    """Write the batches one after the other, calling `told` after each; an error leaves those before it written."""
+    """Write the batches one after the other, calling `told` after each; an error leaves those before it written.
+
+    The steps of `before_writing` come before the first write; none come when nothing has to be written.
+    """
     ready = yield from _make_ready(t, collection, embedders, batches, None)
     while ready is not None:
         documents = ready.batch.documents
@@ -77,6 +81,9 @@ def write_batches(
             told(ready.batch, counts)
             ready = yield from _make_ready(t, collection, embedders, batches, None)
             continue
+        if before_writing is not None:
+            yield from before_writing()
+            before_writing = None
         written, following = yield from write_beside(
             _make_ready(t, collection, embedders, batches, ready),
             write_batch,

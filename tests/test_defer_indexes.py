@@ -16,6 +16,7 @@ from cayu_pg.ingesting import IngestProgress
 from cayu_pg.records import Document
 from cayu_pg.sql import indexes, settings
 from cayu_pg.store import Store
+from tests.stores import rows
 from tests.test_indexes import ALL, documents, health, open_transaction
 
 
@@ -38,16 +39,18 @@ def test_indexes_are_gone_during_the_load_and_built_after_it(
     seen: list[dict[str, object]] = []
 
     def more() -> Iterator[Document]:
+        yield Document("One more passage.", id="more")
+        yield Document("The same record starts another batch.", id="more")
+        yield Document("It is asked for after the first was written.", id="more")
         seen.append(health(engine))
         seen.append({hit.record_id: hit for hit in collection.search("Passage 7 speaks").hits})
-        yield Document("One more passage.", id="more")
 
     report = collection.ingest(more(), defer_indexes=True)
     assert seen[0] == {}
     assert "p7" in seen[1]
     assert set(health(engine)) == set(ALL) and all(health(engine).values())
     assert report.advice == []
-    assert collection.search("more passage", exact=False).hits[0].record_id == "more"
+    assert collection.search("after the first was written").hits[0].record_id == "more"
 
 
 def test_a_new_collection_gets_its_indexes_at_the_end(engine: sa.Engine) -> None:
@@ -59,6 +62,19 @@ def test_a_new_collection_gets_its_indexes_at_the_end(engine: sa.Engine) -> None
     assert {(each.documents, each.chunks) for each in told} == {(120, 120)}
 
 
+def test_nothing_is_dropped_where_nothing_is_written(collection: Collection, engine: sa.Engine) -> None:
+    identities = "SELECT oid FROM pg_class WHERE relname ~ '^(hnsw|gin)_.*[0-9]$' ORDER BY oid"
+    before = rows(engine, identities)
+    assert collection.ingest(documents(), defer_indexes=True).records_unchanged == 120
+    with pytest.raises(InvalidInput, match="on_error"):
+        collection.ingest("More.", defer_indexes=True, on_error="explode")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="text"):
+        collection.ingest([""], defer_indexes=True)
+    with pytest.raises(InvalidInput, match="defer_indexes"):
+        collection.ingest("More.", defer_indexes="no")  # type: ignore[arg-type]
+    assert rows(engine, identities) == before
+
+
 def test_a_small_collection_gets_none(engine: sa.Engine) -> None:
     collection = Store(engine, embedder=HashEmbedder(16)).collection("docs")
     collection.ingest(documents(20), defer_indexes=True)
@@ -67,7 +83,7 @@ def test_a_small_collection_gets_none(engine: sa.Engine) -> None:
 
 def test_reindex_mends_what_a_load_left_that_broke_off(collection: Collection, engine: sa.Engine) -> None:
     def broken() -> Iterator[Document]:
-        yield Document("One more passage.", id="more")
+        yield from [Document(f"Passage {n} of one record.", id="more") for n in range(3)]
         raise OSError("the source is gone")
 
     with pytest.raises(OSError, match="gone"):
