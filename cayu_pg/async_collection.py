@@ -215,8 +215,8 @@ class AsyncCollection:
         """Build the indexes that a collection of this size wants and lacks; the names of those built.
 
         Searches and writers go on meanwhile; a build that broke off is done anew. Waits while another reindex of the
-        store is at work. `timeout` is in seconds, for each index. Needs a connection to the server itself, or to a
-        pooler in session mode.
+        store is at work. `timeout` is in seconds, for each index. Needs a connection to the server itself,
+        not to a pooler.
         """
         return await self._run(operations.reindex(self._state, min_chunks, timeout))
 

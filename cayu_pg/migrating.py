@@ -21,7 +21,14 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from cayu_pg.errors import InvalidInput, MissingExtension, NotMigrated, SchemaTooNew
-from cayu_pg.sql.engine import Extension, find_extension, open_engine, require_extension, require_server
+from cayu_pg.sql.engine import (
+    Extension,
+    find_extension,
+    open_engine,
+    require_extension,
+    require_own_session,
+    require_server,
+)
 from cayu_pg.sql.errors import translated
 from cayu_pg.sql.tables import DEFAULT_SCHEMA, ExtensionType, build_metadata, quoted
 from cayu_pg.texts import storable
@@ -39,8 +46,8 @@ def migrate(url: str | sa.URL, *, schema: str = DEFAULT_SCHEMA, revision: str = 
     """Bring `schema` in the database at `url` up to `revision` (one of ours or `head`), or down to `base`.
 
     Raises MissingExtension when pgvector is absent and this role may not create it, SchemaTooNew when a newer
-    cayu_pg was here, Unreachable when no server answers. The connection must be direct, not through a
-    transaction pooler.
+    cayu_pg was here, Unreachable when no server answers. InvalidInput when the URL leads through a
+    pooler such as PgBouncer.
     """
     if revision not in ("head", "base", *known_revisions()):
         raise InvalidInput("revision", f"head, base or one of {', '.join(known_revisions())}", repr(revision))
@@ -253,6 +260,7 @@ def _run_offline(context: Any, schema: str, extension_schema: str) -> None:
 
 def _run_online(context: Any, connection: sa.Connection, schema: str) -> None:
     require_server(connection)
+    require_own_session(connection, "migrations")
     with _migration_lock(connection, schema):
         _ensure_schema(connection, schema)
         extension = find_extension(connection)

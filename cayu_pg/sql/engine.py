@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -72,6 +73,22 @@ def require_server(conn: sa.Connection) -> None:
     if found is not None and int(found[0]) < MINIMUM_SERVER:
         version = ".".join(map(str, found))
         raise SchemaError(f"PostgreSQL: expected {MINIMUM_SERVER} or newer, found {version}")
+
+
+def require_own_session(conn: sa.Connection, what: str) -> None:
+    """InvalidInput when the connection goes through a pooler, where locks and settings of a session end up with others.
+
+    A pooler in session mode cannot be told from one in transaction mode, so neither will do.
+    """
+    if not is_own_session(conn):
+        raise InvalidInput("url", f"for {what}, that of the server itself", "one that leads through a pooler")
+
+
+def is_own_session(conn: sa.Connection) -> bool:
+    """Whether the server process is the one that the client was told of; a pooler invents a number."""
+    driver = conn.connection.driver_connection
+    told = driver.info.backend_pid if isinstance(driver, psycopg.BaseConnection) else None
+    return bool(conn.scalar(sa.text("SELECT pg_backend_pid()")) == told)
 
 
 def find_extension(conn: sa.Connection) -> Extension | None:

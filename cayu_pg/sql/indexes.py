@@ -7,6 +7,7 @@ planning. So small collections are scanned by key, exactly, and large ones get i
 from __future__ import annotations
 
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from cayu_pg.sql.collections import CollectionRow, IndexHealth, IndexKind
-from cayu_pg.sql.settings import set_for_build
+from cayu_pg.sql.engine import is_own_session, require_own_session
+from cayu_pg.sql.settings import LOCK_TIMEOUT_MS, set_for_build
 from cayu_pg.sql.spaces import Space
 from cayu_pg.sql.tables import Tables, quoted
 
@@ -23,6 +25,7 @@ MIN_CHUNKS = 5_000  # below it the exact scan by key is as fast
 BUILD_MEMORY_MB = 512
 BUILD_WORKERS = 2
 TURN_SECONDS = 0.2
+PASSING_MS = 100
 _MOST_DIMENSIONS = {"none": 4_000, "binary": 64_000}  # that HNSW takes of halfvec and of bit
 _OPERATOR_CLASSES = {
     "cosine": "halfvec_cosine_ops",
@@ -30,6 +33,7 @@ _OPERATOR_CLASSES = {
     "l2": "halfvec_l2_ops",
 }
 _NO_SPACE = "53100"
+_LOCK_TIMEOUT = "55P03"
 _KINDS: dict[str, IndexKind] = {"hnsw": "vectors", "gin_words": "words", "gin_metadata": "metadata"}
 _OURS = re.compile(r"(hnsw|gin_words|gin_metadata)_(\d+)(?:_\d+)?")
 
@@ -66,6 +70,7 @@ def reindex(
     `building` is called with a name before each build. For a connection of our own outside transactions. Callers take
     turns: builds on one table exclude each other.
     """
+    require_own_session(conn, "building indexes")
     set_for_build(conn, memory_mb=BUILD_MEMORY_MB, workers=BUILD_WORKERS, timeout_ms=timeout_ms)
     _wait_for_turn(conn, t)
     plans = plan_indexes(conn, t, collection, min_chunks)
@@ -165,19 +170,14 @@ def drop_indexes_aside(conn: sa.Connection, t: Tables, collection_id: int) -> No
 
     A plain DROP INDEX that waits for one open write keeps the searches of all collections waiting behind it.
     """
-    names = sorted(_found(conn, t, collection_id))
-    if names:
-        _wait_for_turn(conn, t)
-    for name in names:
-        _drop(conn, t, name)
+    _drop_aside(conn, t, sorted(_found(conn, t, collection_id)))
 
 
 def drop_vector_index_aside(conn: sa.Connection, t: Tables, collection_id: int, space_id: int) -> None:
     """Drop the index of one embedding space while others search and write, outside transactions."""
     name = f"hnsw_{collection_id:d}_{space_id:d}"
     if name in _found(conn, t, collection_id):
-        _wait_for_turn(conn, t)
-        _drop(conn, t, name)
+        _drop_aside(conn, t, [name])
 
 
 def drop_for_load(conn: sa.Connection, t: Tables, collection_id: int) -> None:
@@ -212,6 +212,34 @@ def _build(conn: sa.Connection, t: Tables, name: str, create: str) -> None:
 
 def _drop(conn: sa.Connection, t: Tables, name: str) -> None:
     _execute(conn, f"DROP INDEX CONCURRENTLY IF EXISTS {quoted(t.schema)}.{quoted(name)}")
+
+
+def _drop_aside(conn: sa.Connection, t: Tables, names: list[str]) -> None:
+    if not names:
+        return
+    if is_own_session(conn):
+        _wait_for_turn(conn, t)
+        for name in names:
+            _drop(conn, t, name)
+    else:
+        for name in names:
+            _drop_in_passing(conn, t, name)
+
+
+def _drop_in_passing(conn: sa.Connection, t: Tables, name: str) -> None:
+    """Drop an index through a pooler, where no lock lasts: in a moment in which nobody uses the table.
+
+    Each try keeps others waiting for PASSING_MS at most.
+    """
+    deadline = time.monotonic() + LOCK_TIMEOUT_MS / 1000
+    drop = f"DROP INDEX IF EXISTS {quoted(t.schema)}.{quoted(name)}"
+    while True:
+        try:
+            return _execute(conn, f"SET LOCAL lock_timeout = {PASSING_MS:d}; {drop}")  # one transaction
+        except sa.exc.OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != _LOCK_TIMEOUT or time.monotonic() > deadline:
+                raise
+        conn.execute(sa.select(sa.func.pg_sleep(TURN_SECONDS)))
 
 
 def _execute(conn: sa.Connection, statement: str) -> None:
