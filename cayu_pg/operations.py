@@ -35,6 +35,7 @@ from cayu_pg.sql import indexes, statistics
 from cayu_pg.sql import records as sql_records
 from cayu_pg.sql.batches import delete_records
 from cayu_pg.sql.collections import CollectionRow, CollectionSummary
+from cayu_pg.sql.engine import warn_of_vulnerability
 from cayu_pg.sql.indexes import IndexProgress
 from cayu_pg.sql.tables import Tables, build_tables
 from cayu_pg.sql.vector_channel import OPERATORS
@@ -94,6 +95,7 @@ def open_tables(state: StoreState) -> Steps[Tables]:
     """The tables, after a check that the schema is migrated as far as this version needs."""
     if state.tables is None:
         extension = yield from read_anywhere(check_schema, state.schema)
+        warn_of_vulnerability(extension.version)
         state.tables = build_tables(state.schema, extension.schema)
     return state.tables
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from functools import lru_cache
 
 import psycopg
 import sqlalchemy as sa
@@ -19,6 +21,9 @@ CONNECT_ARGS = {
     "application_name": "cayu_pg",
     "connect_timeout": 10,
 }
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,25 @@ def require_extension(extension: Extension | None) -> Extension:
             " install a newer package, then run: ALTER EXTENSION vector UPDATE;"
         )
     return extension
+
+
+def vulnerability(version: str) -> str | None:
+    """What is known to be wrong with a version of pgvector, and what to do about it; None when nothing is."""
+    if Extension("", version).numbers >= PATCHED_EXTENSION:
+        return None
+    patched = ".".join(map(str, PATCHED_EXTENSION))
+    return (
+        f"pgvector {version} has a known vulnerability (CVE-2026-3172): install {patched} or newer,"
+        " then run: ALTER EXTENSION vector UPDATE;"
+    )
+
+
+@lru_cache(maxsize=8)
+def warn_of_vulnerability(version: str) -> None:
+    """Log what is wrong with a version of pgvector, once in a process."""
+    found = vulnerability(version)
+    if found is not None:
+        log.warning(found)
 
 
 def find_tables(conn: sa.Connection, schema: str) -> Tables:
