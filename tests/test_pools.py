@@ -158,3 +158,26 @@ def test_reads_are_repeated_once_on_a_broken_connection(engine: sa.Engine, datab
     assert notes.search("text").texts == ["A text."]
     assert len(killed) == 2
     killers.dispose()
+
+
+def test_a_connection_that_was_closed_in_the_pool_costs_a_call_nothing(engine: sa.Engine) -> None:
+    store = Store(engine, embedder=HashEmbedder(16))
+    notes = store.collection("notes")
+    for call in (
+        lambda: notes.ingest(["A text."]),
+        lambda: notes.search("text"),
+        lambda: store.transcript("talk").append(user("x")),
+        lambda: notes.reindex(min_chunks=1),
+    ):
+        with engine.connect() as connection:
+            pooled = connection.connection.driver_connection
+        pooled.close()  # type: ignore[union-attr]
+        assert call()
+
+
+def test_a_network_that_swallows_everything_is_noticed_within_a_minute(engine: sa.Engine) -> None:
+    with engine.connect() as connection:
+        set_for_it = connection.connection.driver_connection.info.get_parameters()  # type: ignore[union-attr]
+    idle, interval, count = (int(set_for_it[f"keepalives_{name}"]) for name in ("idle", "interval", "count"))
+    assert idle + interval * count <= 60
+    assert int(set_for_it["tcp_user_timeout"]) <= 60_000

@@ -20,6 +20,11 @@ CONNECT_ARGS = {
     "prepare_threshold": None,  # PgBouncer in transaction mode keeps no prepared statements
     "application_name": "cayu_pg",
     "connect_timeout": 10,
+    # A network that swallows everything is noticed within a minute, not after the two hours of TCP.
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
 }
 
 

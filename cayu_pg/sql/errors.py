@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psycopg
 import sqlalchemy as sa
 
 from cayu_pg.errors import (
@@ -31,6 +32,8 @@ def translated() -> Iterator[None]:
         yield
     except sa.exc.DBAPIError as error:
         raise translate(error) from error
+    except psycopg.OperationalError as error:  # SQLAlchemy lets it through while it prepares a connection
+        raise ConnectionLost(f"the connection broke: {error}") from error
     except (sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
         raise Unreachable("the caller's connection is lost or closed; roll back and take another") from error
     except sa.exc.TimeoutError as error:
