@@ -30,7 +30,8 @@ from cayu_pg.sql.engine import (
     require_server,
 )
 from cayu_pg.sql.errors import translated
-from cayu_pg.sql.tables import DEFAULT_SCHEMA, ExtensionType, build_metadata, quoted
+from cayu_pg.sql.identifiers import ExtensionType, quoted
+from cayu_pg.sql.tables import DEFAULT_SCHEMA, build_metadata
 from cayu_pg.texts import storable
 
 VERSION_TABLE = "alembic_version"

@@ -11,7 +11,7 @@ from alembic.config import Config
 
 from cayu_pg.migrating import alembic_config, check_schema
 from cayu_pg.sql.engine import open_engine
-from cayu_pg.sql.tables import quoted
+from cayu_pg.sql.identifiers import quoted
 
 # A schema name that has to be quoted everywhere.
 AWKWARD = """odd "name" of :a %s 'schema' {}"""

@@ -25,8 +25,8 @@ from cayu_pg.records import Document
 from cayu_pg.sql import indexes, settings
 from cayu_pg.sql.collections import delete_collection
 from cayu_pg.sql.engine import Extension, open_engine, require_extension
+from cayu_pg.sql.identifiers import quoted
 from cayu_pg.sql.indexes import IndexProgress, plan_indexes
-from cayu_pg.sql.tables import quoted
 from cayu_pg.store import Store
 from tests.stores import rows, scalar, statements_of
 

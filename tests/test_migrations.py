@@ -19,7 +19,8 @@ from cayu_pg.messages import Message
 from cayu_pg.migrating import VERSION_TABLE, known_revisions, migrate
 from cayu_pg.records import Document
 from cayu_pg.sql.engine import open_engine
-from cayu_pg.sql.tables import build_metadata, quoted
+from cayu_pg.sql.identifiers import quoted
+from cayu_pg.sql.tables import build_metadata
 from cayu_pg.store import Store
 from tests.catalogs import AWKWARD, alembic_check, catalog, check, execute, lines, shape
 

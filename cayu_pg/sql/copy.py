@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy.util.concurrency import await_only
 
-from cayu_pg.sql.tables import quoted
+from cayu_pg.sql.identifiers import quoted
 
 Kind = Literal["bigint", "integer", "boolean", "text", "bytea", "jsonb", "uuid"]
 

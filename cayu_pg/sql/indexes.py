@@ -17,9 +17,10 @@ import sqlalchemy as sa
 
 from cayu_pg.sql.collections import CollectionRow, IndexHealth, IndexKind
 from cayu_pg.sql.engine import is_own_session, require_own_session
+from cayu_pg.sql.identifiers import quoted
 from cayu_pg.sql.settings import LOCK_TIMEOUT_MS, set_for_build
 from cayu_pg.sql.spaces import Space
-from cayu_pg.sql.tables import Tables, quoted
+from cayu_pg.sql.tables import Tables
 
 MIN_CHUNKS = 5_000  # below it the exact scan by key is as fast
 BUILD_MEMORY_MB = 512

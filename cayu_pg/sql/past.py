@@ -9,9 +9,10 @@ import sqlalchemy as sa
 
 from cayu_pg.records import Piece, PreparedDocument
 from cayu_pg.sql.collections import CollectionRow, lock_collection
+from cayu_pg.sql.identifiers import quoted
 from cayu_pg.sql.locks import lock_weights_shared
 from cayu_pg.sql.records import finish_batch, known_records, next_batch
-from cayu_pg.sql.tables import Tables, one_of, quoted, sql_text
+from cayu_pg.sql.tables import Tables, one_of, sql_text
 
 # A revision ends where the next one of its record begins; the current one never ends.
 _ENDED = """

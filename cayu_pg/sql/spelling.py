@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from cayu_pg.spelling import MIN_LENGTH, nearest, pairs_of
-from cayu_pg.sql.tables import Tables, quoted, sql_text
+from cayu_pg.sql.identifiers import quoted
+from cayu_pg.sql.tables import Tables, sql_text
 
 MAX_RESEMBLING = 300
 MAX_WORDS = 8  # of one question that are looked up
