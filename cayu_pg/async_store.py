@@ -226,10 +226,10 @@ class AsyncStore:
         self._tenant = "default"
         self._timeouts = timeouts_of(statement_timeout, lock_timeout)
         self._server: EmbeddedServer | None = None
-        self._replica: Replica | None = None
+        replica = Replica(read_your_writes=read_your_writes, wait=replica_wait)
+        self._replica = None if read_url is None else replica
         self._replica_pool = pool
         if read_url is not None:
-            self._replica = Replica(read_your_writes=read_your_writes, wait=replica_wait)
             self._replica_pool = _pool("read_url", read_url)
         given = (url_or_engine, read_url)
         self._owned = {pool.engine, self._replica_pool.engine}.difference(given)

@@ -198,7 +198,8 @@ def test_an_argument_of_the_wrong_kind_is_refused_before_any_sql(
 def test_a_store_is_not_made_of_arguments_of_the_wrong_kind(door: type) -> None:
     for name, default in parameters(door, "__init__").items():
         for label, value in VALUES.items():
-            if (name.endswith("timeout") and label == "number") or (value is None and default is None):
+            number = name.endswith("timeout") or name == "replica_wait"
+            if (number and label == "number") or (value is None and default is None):
                 continue
             given = {"url_or_engine": "postgresql://nobody@nowhere/nothing", name: value}
             with pytest.raises(InvalidInput):
