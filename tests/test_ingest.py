@@ -171,6 +171,11 @@ def test_metadata_alone_makes_a_revision_and_embeds_nothing(
     assert collection.search("text").hits[0].metadata == {"year": 2002}
 
 
+def test_one_mapping_is_one_document(collection: Collection) -> None:
+    assert collection.ingest({"text": "The moon.", "id": "a"}).records_added == 1
+    assert collection.list_all() == ["The moon."]
+
+
 def test_metadata_is_sent_once_a_record_however_many_chunks_it_has(
     engine: sa.Engine, collection: Collection
 ) -> None:
