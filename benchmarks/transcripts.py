@@ -123,8 +123,8 @@ def side_by_side(runs: int, sides: dict[str, Callable[[], object]]) -> dict[str,
 def undisturbed(times: list[float]) -> float:
     """The end of the fastest tenth.
 
-    Beside other work on two cores the ratio of medians went from 0.35 to 3.6 within one run, that of these from 1.26
-    to 1.5: for a while one side's server process waits for a core, and the other's does not.
+    Beside other work on two cores medians are no comparison: twelve times over in one process their ratio was 0.35 to
+    3.6, that of these 0.98 once and else 1.26 to 1.5. One side's server process waits for a core, the other's does not.
     """
     return times[len(times) // 10]
 
