@@ -21,7 +21,7 @@ from cayu_pg.sql.appends import TEXT_CONFIG
 from cayu_pg.sql.message_search import HitRow, Scope, Wanted, rank_messages, take_statistics
 from cayu_pg.sql.settings import set_for_message_search
 from cayu_pg.sql.tables import Tables
-from cayu_pg.steps import Steps, answering, read
+from cayu_pg.steps import Steps, answering, compute, read
 from cayu_pg.texts import storable
 from cayu_pg.transcripts import (
     OnInvalid,
@@ -68,7 +68,7 @@ def search(
     tables = yield from open_tables(state.store)
     scope = Scope("transcript_key", state.name.key)
     found = yield from read(_search, tables, scope, analyzed, which, limit)
-    return _hits(found, limit, on_invalid)
+    return (yield from compute(_hits, found, limit, on_invalid))
 
 
 @answering
@@ -80,7 +80,7 @@ def search_messages(
     analyzed = _check_search(query, which, limit, on_invalid)
     tables = yield from open_tables(store)
     found = yield from read(_search, tables, Scope("tenant", tenant), analyzed, which, limit)
-    return _hits(found, limit, on_invalid)
+    return (yield from compute(_hits, found, limit, on_invalid))
 
 
 def message_channel(

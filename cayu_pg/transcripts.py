@@ -18,7 +18,7 @@ from cayu_pg.operations import StoreState, open_tables
 from cayu_pg.sql import transcripts as sql_transcripts
 from cayu_pg.sql.appends import TranscriptName, transcript_name
 from cayu_pg.sql.transcripts import MessageRow
-from cayu_pg.steps import Steps, answering, read, write
+from cayu_pg.steps import Steps, answering, compute, read, write
 
 OnInvalid = Literal["raise", "skip"]
 MAX_PAGE = 10_000
@@ -72,7 +72,7 @@ def append(
     state: TranscriptState, messages: object, expected: int | None, key: str | None
 ) -> Steps[AppendResult]:
     """Append messages, all or none; everything is checked before the first statement."""
-    batch = appending.prepare(messages, key)
+    batch = yield from compute(appending.prepare, messages, key)
     check_position("expected_position", expected)
     tables = yield from open_tables(state.store)
     return (yield from appending.append(tables, state.name, batch, expected))
@@ -92,7 +92,8 @@ def read_page(
     rows = yield from read(
         sql_transcripts.read_messages, tables, key, after=after, limit=limit + 1, reverse=reverse
     )
-    return _page(state.name.transcript_id, rows, limit, on_invalid)
+    # Thousands of messages take long to check.
+    return (yield from compute(_page, state.name.transcript_id, rows, limit, on_invalid))
 
 
 def last(state: TranscriptState, n: int, on_invalid: OnInvalid) -> Steps[MessagePage]:

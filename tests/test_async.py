@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from cayu_pg import AsyncStore, Document, HashEmbedder, InvalidInput
+from cayu_pg import AsyncStore, Document, HashEmbedder, InvalidInput, appending, message_search, transcripts
 from cayu_pg.sql.engine import parse_url
 from tests.invariants import broken
 from tests.stores import rows, scalar
@@ -203,6 +203,33 @@ def test_slow_sql_never_blocks_the_event_loop(
         ticking.cancel()
 
     asyncio.run(main())
+
+
+def test_checking_messages_never_blocks_the_event_loop(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            threads.append(threading.current_thread())
+            return function(*given)
+
+        return call
+
+    monkeypatch.setattr(transcripts, "valid_message", noted(transcripts.valid_message))
+    monkeypatch.setattr(appending, "check_messages", noted(appending.check_messages))
+    monkeypatch.setattr(message_search, "valid_message", noted(message_search.valid_message))
+
+    async def main() -> None:
+        async with AsyncStore(database_url) as store:
+            await append(store)
+            await read(store)
+            await (await store.transcript("talk")).search("x")
+
+    asyncio.run(main())
+    assert len(threads) == 1 + 3 + 3
+    assert threading.main_thread() not in threads
 
 
 def test_one_store_works_in_one_event_loop_after_the_other(database_url: str, engine: sa.Engine) -> None:

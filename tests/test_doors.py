@@ -15,10 +15,12 @@ from sqlalchemy.orm import Session
 
 from cayu_pg.async_collection import AsyncCollection
 from cayu_pg.async_store import AsyncStore
+from cayu_pg.async_transcript import AsyncTranscript
 from cayu_pg.collection import Collection
 from cayu_pg.errors import InvalidInput, Unreachable
 from cayu_pg.records import Document
 from cayu_pg.store import Store
+from cayu_pg.transcript import Transcript
 from tests.stores import CountingEmbedder, scalar, wait_for_lock
 
 R = TypeVar("R")
@@ -34,7 +36,9 @@ def public(kind: type) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize(("door", "twin"), [(Store, AsyncStore), (Collection, AsyncCollection)])
+@pytest.mark.parametrize(
+    ("door", "twin"), [(Store, AsyncStore), (Collection, AsyncCollection), (Transcript, AsyncTranscript)]
+)
 def test_both_doors_have_the_same_methods_and_parameters(door: type, twin: type) -> None:
     assert public(door) == public(twin)
 
