@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 
 import sqlalchemy as sa
 
@@ -30,6 +31,7 @@ class Ground:
     url: str
     direct: sa.Engine
     store: Store
+    runs: Iterator[int] = field(default_factory=lambda: count(1))  # each leaves rows of its own
 
     @classmethod
     def on(cls, proxy: FaultProxy, url: str) -> Ground:
@@ -82,10 +84,10 @@ class Operation:
         raise NotImplementedError
 
 
-def documents(n: int, change: str = "", count: int = 3) -> list[Document]:
+def documents(n: int, change: str = "", parts: int = 3) -> list[Document]:
     text = f"Run {n} writes a document{change}. " * 30
     metadata = {"run": n}
-    return [Document(f"{text} {part}", id=f"{n}-{part}", metadata=metadata) for part in range(count)]
+    return [Document(f"{text} {part}", id=f"{n}-{part}", metadata=metadata) for part in range(parts)]
 
 
 class Records(Operation):
@@ -129,7 +131,7 @@ class Sync(Records):
     name, repeats = "sync", True
 
     def expected(self, n: int) -> list[Document]:
-        return documents(n, ", changed", count=2)
+        return documents(n, ", changed", parts=2)
 
     def prepare(self, n: int) -> None:
         self.ground.safe.collection("notes").ingest(documents(n))
@@ -277,7 +279,8 @@ class Tally:
 def messages_of(operation: Operation) -> int:
     """How many messages pass in both directions when nothing goes wrong."""
     ground = operation.ground
-    for n in (0, -1):  # the first time an engine also asks the server who it is
+    for _ in range(2):  # the first time an engine also asks the server who it is
+        n = next(ground.runs)
         operation.prepare(n)
         ground.store.engine.dispose()
         ground.proxy.arm(Fault("delay", 1_000_000))
@@ -289,7 +292,8 @@ def messages_of(operation: Operation) -> int:
 def injure(operation: Operation, faults: Iterable[Fault]) -> Tally:
     """Let each fault happen in a run of its own, and see that nothing is lost and that the next call works."""
     ground, tally = operation.ground, Tally()
-    for n, fault in enumerate(faults, 1):
+    for fault in faults:
+        n = next(ground.runs)
         operation.prepare(n)
         ground.store.engine.dispose()  # so that connecting is among what is hurt
         ground.proxy.arm(fault)

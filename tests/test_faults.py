@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import temporary_folder
+from tests.conftest import new_database, temporary_folder
 from tests.fault_proxy import KINDS, Fault, fault_proxy
 from tests.faulted import (
     OPERATIONS,
@@ -26,10 +26,14 @@ from tests.faulted import (
 FAULTS = 4  # of each operation
 
 
-@pytest.fixture
-def ground(database_url: str) -> Iterator[Ground]:
-    with temporary_folder() as folder, fault_proxy(database_url, folder) as proxy:
-        ground = Ground.on(proxy, database_url)
+@pytest.fixture(scope="module")
+def ground(server_url: str, migrated_template: str) -> Iterator[Ground]:
+    with (
+        new_database(server_url, migrated_template) as url,
+        temporary_folder() as folder,
+        fault_proxy(url, folder) as proxy,
+    ):
+        ground = Ground.on(proxy, url)
         yield ground
         ground.close()
 

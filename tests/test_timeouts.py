@@ -41,19 +41,18 @@ def locked(engine: sa.Engine) -> sa.Connection:
     return connection
 
 
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     ("timeouts", "reason"),
     [({"statement_timeout": 0.05}, "statement timeout"), ({"lock_timeout": 0.05}, "lock timeout")],
 )
 def test_timeouts_end_any_call_and_the_next_one_works(
-    engine: sa.Engine, store: Store, call: str, timeouts: dict[str, float], reason: str
+    engine: sa.Engine, store: Store, timeouts: dict[str, float], reason: str
 ) -> None:
-    limited = store.with_timeouts(**timeouts)
-    with locked(engine), pytest.raises(QueryCanceled, match=reason) as raised:
-        CALLS[call](limited)
-    assert isinstance(raised.value.__cause__, sa.exc.DBAPIError)
-    CALLS[call](limited)
+    for call in CALLS.values():
+        with locked(engine), pytest.raises(QueryCanceled, match=reason) as raised:
+            call(store.with_timeouts(**timeouts))
+        assert isinstance(raised.value.__cause__, sa.exc.DBAPIError)
+        call(store)
 
 
 def test_a_store_is_made_with_timeouts_that_its_tenants_have_too(engine: sa.Engine, store: Store) -> None:
