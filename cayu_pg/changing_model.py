@@ -17,7 +17,7 @@ from cayu_pg.sql import indexes, model_change
 from cayu_pg.sql.locks import WritersAtWork
 from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.sql.spaces import Space
-from cayu_pg.steps import Steps, answering, compute, maintain, read, write
+from cayu_pg.steps import Steps, answering, compute, maintain, read, write, write_repeatable
 from cayu_pg.writing import embed
 
 PAGE = 500  # chunks that are embedded and committed together
@@ -83,7 +83,9 @@ def change_embedder(
     if previous is None:
         state.own = (embedder, *state.own)  # the first ingest makes its space
     else:
-        space = yield from write(model_change.start_space, state.tables, state.row, maker_of(embedder))
+        space = yield from write_repeatable(
+            model_change.start_space, state.tables, state.row, maker_of(embedder)
+        )
         if embedder_of(space or previous, state.embedders) is None:
             state.store.successors.append(embedder)
     filled = embedded = 0
@@ -124,7 +126,7 @@ def _take_over(state: CollectionState, filling: _Filling) -> Steps[list[str]]:
     built = yield from _build_index(state, filling.space)
     for left in reversed(range(PASSES)):
         try:
-            if (yield from write(model_change.switch_space, state.tables, state.row, filling.space)):
+            if (yield from _switch(state, filling.space)):
                 break
         except WritersAtWork:
             if left == 0:
@@ -138,6 +140,15 @@ def _take_over(state: CollectionState, filling: _Filling) -> Steps[list[str]]:
     return built
 
 
+def _switch(state: CollectionState, space: Space) -> Steps[bool]:
+    """Go over to the space if every chunk has its vector there; all of them are looked at before writers must wait."""
+    t, row = state.tables, state.row
+    until = yield from write_repeatable(model_change.filled_until, t, row.collection_id, space)
+    if until is None:
+        return False
+    return (yield from write_repeatable(model_change.switch_space, t, row, space, filled_until=until))
+
+
 def _fill(state: CollectionState, filling: _Filling) -> Steps[None]:
     """One pass over the chunks without a vector, in pages that commit one by one."""
     t, collection, after = state.tables, state.row, 0
@@ -149,7 +160,7 @@ def _fill(state: CollectionState, filling: _Filling) -> Steps[None]:
         if not found.chunks:
             return
         vectors = (yield from compute(embed, filling.embedder, found.texts)) if found.texts else {}
-        filled = yield from write(
+        filled = yield from write_repeatable(
             model_change.fill_space, t, collection, filling.space, found.chunks, vectors
         )
         filling.add(filled, len(found.texts))

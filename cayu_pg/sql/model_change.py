@@ -125,7 +125,10 @@ def fill_space(
     """
     lock_collection(conn, t, collection)
     conn.execute(sa.select(sa.func.pg_advisory_xact_lock(lock_key("filling", collection.collection_id))))
-    if spaces_of(conn, t, collection.collection_id).building != space:
+    spaces = spaces_of(conn, t, collection.collection_id)
+    if spaces.active == space:
+        return 0  # somebody else has finished the change
+    if spaces.building != space:
         raise Conflict(f"{collection.name!r} is no longer changing to {space.maker}")
     free = _lock_chunks(conn, t, collection.collection_id, [chunk_id for chunk_id, _ in wanting])
     # A statement of its own: what was waited for must be seen.
@@ -159,43 +162,71 @@ def _lacks(t: Tables, collection_id: int, space: Space) -> sa.ColumnElement[bool
     return ~there
 
 
-def switch_space(conn: sa.Connection, t: Tables, collection: CollectionRow, space: Space) -> bool:
-    """Make the space the active one unless a chunk lacks its vector there; whether it is.
+def filled_until(conn: sa.Connection, t: Tables, collection_id: int, space: Space) -> int | None:
+    """The sequence of the last write, if after it every chunk had its vector in the space; looks at all of them.
 
-    Writers wait meanwhile. Raises Conflict when they leave no moment for it, or the space is not being filled.
+    Also puts right what a caller's REPEATABLE READ transaction brought back or retired without seeing a vector's row.
     """
-    lock_weights(conn, collection.collection_id)
+    k, b = t.chunks, t.batches
+    # First, so that what is written meanwhile has a later sequence.
+    last = sa.select(sa.func.coalesce(sa.func.max(b.c.sequence), 0)).where(b.c.collection_id == collection_id)
+    sequence: int = conn.execute(last).scalar_one()
+    chunks = sa.select(k.c.chunk_id).where(k.c.collection_id == collection_id)
+    return sequence if _completed(conn, t, collection_id, space, chunks) else None
+
+
+def switch_space(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, space: Space, *, filled_until: int
+) -> bool:
+    """Make a space the active one unless chunks without a vector came after that sequence; whether it is.
+
+    Writers wait meanwhile, so only what was written since is looked at. Raises WritersAtWork when they leave no moment
+    for it, Conflict when the space is not being filled.
+    """
+    number = collection.collection_id
+    lock_weights(conn, number)
     spaces = lock_spaces(conn, t, collection)
+    if spaces.active == space:
+        return True
     if spaces.building != space:
         raise Conflict(f"{collection.name!r} is no longer changing to {space.maker}")
-    k, c = t.chunks, t.collections
-    here = sa.select(k.c.chunk_id).where(k.c.collection_id == collection.collection_id)
-    if conn.scalar(here.where(_lacks(t, collection.collection_id, space)).limit(1)) is not None:
+    if not _completed(conn, t, number, space, _chunks_written_after(t, number, filled_until)):
         return False
-    _correct_flags(conn, t, collection.collection_id, space)
     if spaces.active is not None:
-        _set_state(conn, t, collection.collection_id, spaces.active.space_id, "retired")
-    _set_state(conn, t, collection.collection_id, space.space_id, "active")
-    conn.execute(
-        sa.update(c).where(c.c.id == collection.collection_id).values(active_space_id=space.space_id)
-    )
+        _set_state(conn, t, number, spaces.active.space_id, "retired")
+    _set_state(conn, t, number, space.space_id, "active")
+    c = t.collections
+    conn.execute(sa.update(c).where(c.c.id == number).values(active_space_id=space.space_id))
     return True
 
 
-def _correct_flags(conn: sa.Connection, t: Tables, collection_id: int, space: Space) -> None:
-    """What a caller's REPEATABLE READ transaction brought back or retired while it did not see a vector's row."""
+def _chunks_written_after(t: Tables, collection_id: int, sequence: int) -> sa.Select[tuple[int]]:
+    """The chunks, earlier ones too, of records that have changed after that sequence, which is in order of commits."""
+    b, v, p = t.batches, t.revisions, t.revision_chunks
+    batches = sa.select(b.c.batch_id).where(b.c.collection_id == collection_id, b.c.sequence > sequence)
+    records = sa.select(v.c.record_id).where(v.c.collection_id == collection_id, v.c.batch_id.in_(batches))
+    return sa.select(p.c.chunk_id).where(p.c.collection_id == collection_id, p.c.record_id.in_(records))
+
+
+def _completed(
+    conn: sa.Connection, t: Tables, collection_id: int, space: Space, chunk_ids: sa.Select[tuple[int]]
+) -> bool:
+    """Whether each of these chunks has its vector in the space; the vectors that are there get their chunk's flag."""
     k, e = t.chunks, t.chunk_embeddings
     conn.execute(
         sa.update(e)
         .where(
             e.c.collection_id == collection_id,
             e.c.space_id == space.space_id,
+            e.c.chunk_id.in_(chunk_ids),
             k.c.collection_id == collection_id,
             k.c.chunk_id == e.c.chunk_id,
             k.c.current != e.c.current,
         )
         .values(current=k.c.current)
     )
+    here = sa.select(k.c.chunk_id).where(k.c.collection_id == collection_id, k.c.chunk_id.in_(chunk_ids))
+    return conn.scalar(here.where(_lacks(t, collection_id, space)).limit(1)) is None
 
 
 def retire_space(conn: sa.Connection, t: Tables, collection: CollectionRow, model: str) -> list[int]:
