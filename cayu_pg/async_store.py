@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -17,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from cayu_pg import message_search, operations, transcripts
 from cayu_pg.arguments import check_name, check_path
 from cayu_pg.async_collection import AsyncCollection
+from cayu_pg.async_connections import AsyncBorrowed, AsyncConnections, connection_of, pool_of
 from cayu_pg.async_transcript import AsyncTranscript
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
 from cayu_pg.embedding import Embedder
-from cayu_pg.errors import ConnectionLost, InvalidInput, OutcomeUnknown
 from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
@@ -29,14 +28,12 @@ from cayu_pg.replicas import Replica, through_replica
 from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
-from cayu_pg.sql.engine import check_driver, lends_one, open_async_engine
-from cayu_pg.sql.errors import committing, translated
+from cayu_pg.sql.engine import check_driver
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import (
     Beside,
     Compute,
     Maintain,
-    Outcome,
     Read,
     ReadReplica,
     Repeatable,
@@ -44,8 +41,6 @@ from cayu_pg.steps import (
     Steps,
     Write,
     drive_async,
-    in_turn_async,
-    settled_async,
 )
 from cayu_pg.timeouts import Timeouts, timeouts_of, within
 from cayu_pg.transcripts import OnInvalid, RetentionReport, transcript_state
@@ -56,137 +51,6 @@ if TYPE_CHECKING:
     from cayu_pg.embedded import EmbeddedServer
 
 R = TypeVar("R")
-S = TypeVar("S")
-Call = Callable[[], Awaitable[R]]
-
-
-class _Connections(Protocol):
-    """Where the steps of one door get their connections."""
-
-    async def reading(self, function: Callable[[sa.Connection], R]) -> R: ...
-    async def writing(self, function: Callable[[sa.Connection], R]) -> R: ...
-    async def repeating(self, function: Callable[[sa.Connection], R]) -> R: ...
-    async def maintaining(self, function: Callable[[sa.Connection], R]) -> R: ...
-    async def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]: ...
-
-
-class _Pool:
-    """Connections of an engine: each step is a transaction of its own."""
-
-    def __init__(self, engine: AsyncEngine) -> None:
-        self.engine = engine
-
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """A connection of the pool."""
-        async with self.engine.connect() as conn:
-            yield conn
-
-    async def reading(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return await self._read(function)
-        except ConnectionLost:
-            return await self._read(function)  # the pool drops all connections of then, so this one is new
-
-    async def _read(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated():
-            async with self.connect() as conn:
-                await conn.execution_options(isolation_level="REPEATABLE READ")  # one snapshot for the step
-                return await conn.run_sync(function)
-
-    async def writing(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return await self._write(function)
-        except OutcomeUnknown:
-            raise
-        except ConnectionLost:
-            return await self._write(function)  # what was not committed is as if it had never been sent
-
-    async def repeating(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return await self._write(function)
-        except ConnectionLost:
-            return await self._write(function)
-
-    async def _write(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated():
-            # READ COMMITTED, whatever the caller's engine has: what a lock was waited for must be seen after it.
-            async with self.connect() as conn:
-                await conn.execution_options(isolation_level="READ COMMITTED")
-                async with conn.begin() as transaction:
-                    result = await conn.run_sync(function)
-                    with committing():
-                        await transaction.commit()
-                return result
-
-    async def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return await self._maintain(function)
-        except ConnectionLost:
-            return await self._maintain(function)  # it looks first at what is left to do
-
-    async def _maintain(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated():
-            async with self.connect() as conn:
-                try:
-                    await conn.execution_options(isolation_level="AUTOCOMMIT")
-                    return await conn.run_sync(function)
-                finally:
-                    await conn.invalidate()  # its settings were changed for the session
-
-    async def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]:
-        if lends_one(self.engine.pool):
-            return await in_turn_async(one, other)
-        return await asyncio.gather(settled_async(one), settled_async(other))
-
-
-class _OwnPool(_Pool):
-    """A pool of our own, which one event loop after the other may use."""
-
-    _loop: asyncio.AbstractEventLoop | None = None
-
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """A connection of this loop; InvalidInput while another one is open."""
-        last, self._loop = self._loop, asyncio.get_running_loop()
-        if last not in (None, self._loop):
-            if not last.is_closed():
-                self._loop = last
-                raise InvalidInput("store", "to be used in one event loop at a time", "two that are open")
-            await self.engine.dispose()  # what waits in the pool belongs to the closed loop
-        async with super().connect() as conn:
-            yield conn
-
-
-class _Borrowed:
-    """The caller's connection: we never commit, and leave behind neither settings nor a failed transaction."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self.connection = connection
-
-    async def reading(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated():
-            savepoint = await self.connection.begin_nested()
-            try:
-                return await self.connection.run_sync(function)
-            finally:
-                await savepoint.rollback()  # restores every SET LOCAL of the step
-
-    async def writing(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated():
-            async with self.connection.begin_nested():
-                return await self.connection.run_sync(function)
-
-    async def repeating(self, function: Callable[[sa.Connection], R]) -> R:
-        return await self.writing(function)  # a lost connection took the caller's rows with it
-
-    async def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
-        raise InvalidInput(
-            "store", "a store with connections of its own", "one that uses the caller's transaction"
-        )
-
-    async def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]:
-        return await in_turn_async(one, other)  # one connection does one thing at a time
 
 
 class AsyncStore:
@@ -218,9 +82,9 @@ class AsyncStore:
         read_your_writes: bool = True,
         replica_wait: float = 1.0,
     ) -> None:
-        pool = _pool("url_or_engine", url_or_engine)
+        pool = pool_of("url_or_engine", url_or_engine)
         self._engine = pool.engine
-        self._connections: _Connections = pool
+        self._connections: AsyncConnections = pool
         operations.check_models(embedder=embedder, next_embedder=next_embedder, reranker=reranker)
         self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
@@ -230,7 +94,7 @@ class AsyncStore:
         self._replica = None if read_url is None else replica
         self._replica_pool = pool
         if read_url is not None:
-            self._replica_pool = _pool("read_url", read_url)
+            self._replica_pool = pool_of("read_url", read_url)
         given = (url_or_engine, read_url)
         self._owned = {pool.engine, self._replica_pool.engine}.difference(given)
 
@@ -374,9 +238,9 @@ class AsyncStore:
         Writes of a collection are numbered in the order of their commits, so one in here keeps other writers of that
         collection waiting until the caller's end; searches and other collections go on.
         """
-        conn = connection if isinstance(connection, AsyncConnection) else await _connection_of(connection)
+        conn = connection if isinstance(connection, AsyncConnection) else await connection_of(connection)
         check_driver("connection", conn.dialect)
-        return self._derived(connections=_Borrowed(conn))
+        return self._derived(connections=AsyncBorrowed(conn))
 
     async def close(self) -> None:
         """Close the connections, and the embedded server unless somebody else uses it."""
@@ -398,7 +262,7 @@ class AsyncStore:
         self,
         *,
         tenant: str | None = None,
-        connections: _Connections | None = None,
+        connections: AsyncConnections | None = None,
         timeouts: Timeouts | None = None,
         uses_replica: bool = True,
     ) -> AsyncStore:
@@ -437,21 +301,3 @@ class AsyncStore:
                 return await self._connections.beside(
                     lambda: self._perform(writes), lambda: drive_async(steps, self._perform)
                 )
-
-
-def _pool(field: str, given: str | sa.URL | AsyncEngine) -> _Pool:
-    """The pool of a given engine, or one of our own."""
-    if not isinstance(given, AsyncEngine):
-        return _OwnPool(open_async_engine(given))
-    check_driver(field, given.dialect)
-    return _Pool(given)
-
-
-async def _connection_of(session: object) -> AsyncConnection:
-    connection = getattr(session, "connection", None)
-    found = await connection() if callable(connection) else None
-    if not isinstance(found, AsyncConnection):
-        raise InvalidInput(
-            "connection", "a SQLAlchemy AsyncConnection or AsyncSession", type(session).__name__
-        )
-    return found

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 
 from cayu_pg import message_search, operations, transcripts
 from cayu_pg.arguments import check_name, check_path
 from cayu_pg.collection import Collection
+from cayu_pg.connections import Borrowed, Connections, connection_of, pool_of
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
 from cayu_pg.embedding import Embedder
-from cayu_pg.errors import ConnectionLost, InvalidInput, OutcomeUnknown
 from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
@@ -27,14 +25,12 @@ from cayu_pg.replicas import Replica, through_replica
 from cayu_pg.reranking import Reranker
 from cayu_pg.search_request import SearchOptions
 from cayu_pg.sql.collections import CollectionSummary
-from cayu_pg.sql.engine import check_driver, lends_one, open_engine
-from cayu_pg.sql.errors import committing, translated
+from cayu_pg.sql.engine import check_driver
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
 from cayu_pg.steps import (
     Beside,
     Compute,
     Maintain,
-    Outcome,
     Read,
     ReadReplica,
     Repeatable,
@@ -42,8 +38,6 @@ from cayu_pg.steps import (
     Steps,
     Write,
     drive,
-    in_turn,
-    settled,
 )
 from cayu_pg.timeouts import Timeouts, timeouts_of, within
 from cayu_pg.transcript import Transcript
@@ -55,112 +49,6 @@ if TYPE_CHECKING:
     from cayu_pg.embedded import EmbeddedServer
 
 R = TypeVar("R")
-S = TypeVar("S")
-Call = Callable[[], R]
-
-
-class _Connections(Protocol):
-    """Where the steps of one door get their connections."""
-
-    def reading(self, function: Callable[[sa.Connection], R]) -> R: ...
-    def writing(self, function: Callable[[sa.Connection], R]) -> R: ...
-    def repeating(self, function: Callable[[sa.Connection], R]) -> R: ...
-    def maintaining(self, function: Callable[[sa.Connection], R]) -> R: ...
-    def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]: ...
-
-
-class _Pool:
-    """Connections of an engine: each step is a transaction of its own."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self.engine = engine
-
-    def reading(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return self._read(function)
-        except ConnectionLost:
-            return self._read(function)  # the pool drops all connections of then, so this one is new
-
-    def _read(self, function: Callable[[sa.Connection], R]) -> R:
-        # One snapshot for all statements of the step.
-        with translated(), self.engine.connect() as conn:
-            return function(conn.execution_options(isolation_level="REPEATABLE READ"))
-
-    def writing(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return self._write(function)
-        except OutcomeUnknown:
-            raise
-        except ConnectionLost:
-            return self._write(function)  # what was not committed is as if it had never been sent
-
-    def repeating(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return self._write(function)
-        except ConnectionLost:
-            return self._write(function)
-
-    def _write(self, function: Callable[[sa.Connection], R]) -> R:
-        # READ COMMITTED, whatever the caller's engine has: what a lock was waited for must be seen after it.
-        options = {"isolation_level": "READ COMMITTED"}
-        with translated(), self.engine.connect() as conn:
-            with conn.execution_options(**options).begin() as transaction:
-                result = function(conn)
-                with committing():
-                    transaction.commit()
-            return result
-
-    def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
-        try:
-            return self._maintain(function)
-        except ConnectionLost:
-            return self._maintain(function)  # it looks first at what is left to do
-
-    def _maintain(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated(), self.engine.connect() as conn:
-            try:
-                return function(conn.execution_options(isolation_level="AUTOCOMMIT"))
-            finally:
-                conn.invalidate()  # its settings were changed for the session
-
-    def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]:
-        if lends_one(self.engine.pool):
-            return in_turn(one, other)
-        # The other stays in the caller's thread: it reads the caller's documents and calls the model.
-        with ThreadPoolExecutor(1, "cayu_pg") as threads:
-            writing = threads.submit(copy_context().run, settled, one)
-            outcome = settled(other)
-        return writing.result(), outcome
-
-
-class _Borrowed:
-    """The caller's connection: we never commit, and leave behind neither settings nor a failed transaction."""
-
-    def __init__(self, connection: sa.Connection) -> None:
-        self.connection = connection
-
-    def reading(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated():
-            savepoint = self.connection.begin_nested()
-            try:
-                return function(self.connection)
-            finally:
-                savepoint.rollback()  # restores every SET LOCAL of the step
-
-    def writing(self, function: Callable[[sa.Connection], R]) -> R:
-        with translated(), self.connection.begin_nested():
-            return function(self.connection)
-
-    def repeating(self, function: Callable[[sa.Connection], R]) -> R:
-        return self.writing(function)  # a lost connection took the caller's rows with it
-
-    def maintaining(self, function: Callable[[sa.Connection], R]) -> R:
-        raise InvalidInput(
-            "store", "a store with connections of its own", "one that uses the caller's transaction"
-        )
-
-    def beside(self, one: Call[R], other: Call[S]) -> tuple[Outcome[R], Outcome[S]]:
-        return in_turn(one, other)  # the connection is not ours to use from another thread
 
 
 class Store:
@@ -192,9 +80,9 @@ class Store:
         read_your_writes: bool = True,
         replica_wait: float = 1.0,
     ) -> None:
-        pool = _pool("url_or_engine", url_or_engine)
+        pool = pool_of("url_or_engine", url_or_engine)
         self._engine = pool.engine
-        self._connections: _Connections = pool
+        self._connections: Connections = pool
         operations.check_models(embedder=embedder, next_embedder=next_embedder, reranker=reranker)
         self._state = StoreState(check_schema_name(schema), embedder, next_embedder, reranker)
         self._tenant = "default"
@@ -204,7 +92,7 @@ class Store:
         self._replica = None if read_url is None else replica
         self._replica_pool = pool
         if read_url is not None:
-            self._replica_pool = _pool("read_url", read_url)
+            self._replica_pool = pool_of("read_url", read_url)
         given = (url_or_engine, read_url)
         self._owned = {pool.engine, self._replica_pool.engine}.difference(given)
 
@@ -345,9 +233,9 @@ class Store:
         Writes of a collection are numbered in the order of their commits, so one in here keeps other writers of that
         collection waiting until the caller's end; searches and other collections go on.
         """
-        conn = connection if isinstance(connection, sa.Connection) else _connection_of(connection)
+        conn = connection if isinstance(connection, sa.Connection) else connection_of(connection)
         check_driver("connection", conn.dialect)
-        return self._derived(connections=_Borrowed(conn))
+        return self._derived(connections=Borrowed(conn))
 
     def close(self) -> None:
         """Close the connections, and the embedded server unless somebody else uses it."""
@@ -372,7 +260,7 @@ class Store:
         self,
         *,
         tenant: str | None = None,
-        connections: _Connections | None = None,
+        connections: Connections | None = None,
         timeouts: Timeouts | None = None,
         uses_replica: bool = True,
     ) -> Store:
@@ -410,19 +298,3 @@ class Store:
                 return self._connections.beside(
                     lambda: self._perform(writes), lambda: drive(steps, self._perform)
                 )
-
-
-def _pool(field: str, given: str | sa.URL | sa.Engine) -> _Pool:
-    """The pool of a given engine, or of one of our own."""
-    engine = given if isinstance(given, sa.Engine) else open_engine(given)
-    check_driver(field, engine.dialect)
-    return _Pool(engine)
-
-
-def _connection_of(session: object) -> sa.Connection:
-    """The connection of an ORM session, told by what it offers, so that the ORM need not be imported."""
-    connection = getattr(session, "connection", None)
-    found = connection() if callable(connection) else None
-    if not isinstance(found, sa.Connection):
-        raise InvalidInput("connection", "a SQLAlchemy Connection or Session", type(session).__name__)
-    return found

@@ -25,7 +25,8 @@ LAYERS = {
     "pipelines": "appending asking beir changing_model evaluating fitting_embedder ingesting message_search migrating"
     " named_fusions operations rag ranked_rows recall replicas retrieval revising search_request steps timeouts"
     " transcripts writing",
-    "doors": "async_collection async_store async_transcript collection embedded settings store transcript",
+    "doors": "async_collection async_connections async_store async_transcript collection connections embedded"
+    " settings store transcript",
     "package": "__init__",
     "command line": "__main__ cli",
 }
