@@ -101,8 +101,16 @@ class WeightedReciprocalRankFusion:
         Raises TypeError for anything that is not exactly of its class, ValidationError for an instance that was
         built unchecked and holds bad values, InvalidInput where channels, configuration and features disagree.
         """
+        return self.fuse_validated([checked(each) for each in channels], config)
+
+    def fuse_validated(
+        self,
+        channels: Iterable[RankedRetrievalChannel],
+        config: WeightedReciprocalRankFusionConfig,
+    ) -> RetrievalFusionResult:
+        """The same of channels that came out of validation just now: a quarter of the time is not spent on it again."""
         config = _checked_config(config, self.strategy_version)
-        ranked = sorted((checked(each) for each in channels), key=lambda each: each.channel)
+        ranked = sorted(channels, key=lambda each: each.channel)
         _check_fit(ranked, config)
         groups = _grouped(ranked, config)
         for key, found in groups.items():

@@ -87,7 +87,7 @@ def _find(
     if page is not None:
         check_state(page, asked.state)
     channels = tuple(each.channel for each in asked.ranked)
-    fusion = WeightedReciprocalRankFusion().fuse(
+    fusion = WeightedReciprocalRankFusion().fuse_validated(
         channels, request.fusion_of(tuple(each.channel for each in channels))
     )
     rows_of = _best_rows(asked.ranked, {each.label: each for each in searched})

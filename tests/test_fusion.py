@@ -229,6 +229,13 @@ def test_fusion_depends_on_what_is_ranked_not_on_how_it_is_listed(given: Any, ch
 
 
 @given(inputs())
+def test_validated_channels_give_the_same_without_a_second_look(given: Any) -> None:
+    channels, config = given
+    strategy = WeightedReciprocalRankFusion()
+    assert strategy.fuse_validated(channels, config) == strategy.fuse(channels, config)
+
+
+@given(inputs())
 def test_scores_equal_the_formula_in_fractions_rounded_once(given: Any) -> None:
     channels, config = given
     result = WeightedReciprocalRankFusion().fuse(channels, config)
