@@ -101,7 +101,7 @@ class WeightedReciprocalRankFusion:
         Raises TypeError for anything that is not exactly of its class, ValidationError for an instance that was
         built unchecked and holds bad values, InvalidInput where channels, configuration and features disagree.
         """
-        return self.fuse_validated([checked(each) for each in channels], config)
+        return self.fuse_validated((checked(each) for each in channels), config)
 
     def fuse_validated(
         self,
