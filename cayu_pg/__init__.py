@@ -39,6 +39,7 @@ from cayu_pg.errors import (
 from cayu_pg.evaluating import EvaluationReport, JudgedQuery
 from cayu_pg.evaluation import Difference, Evaluation
 from cayu_pg.filters import from_mongo
+from cayu_pg.findings import DoctorReport, Finding
 from cayu_pg.fused import (
     FusedChannelMatch,
     FusedRetrievalCandidate,
@@ -113,6 +114,7 @@ __all__ = [
     "DatabaseError",
     "Difference",
     "DimensionMismatch",
+    "DoctorReport",
     "Document",
     "Embedder",
     "EmbedderChange",
@@ -120,6 +122,7 @@ __all__ = [
     "Evaluation",
     "EvaluationReport",
     "FilePart",
+    "Finding",
     "FusedChannelMatch",
     "FusedRetrievalCandidate",
     "HashEmbedder",

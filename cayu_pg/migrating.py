@@ -98,15 +98,22 @@ def known_revisions() -> tuple[str, ...]:
 
 
 def check_schema(conn: sa.Connection, schema: str) -> Extension:
-    """The `vector` extension of a schema that is migrated as far as this version needs.
+    """The `vector` extension of a schema that is migrated as far as this version needs; SchemaError elsewhere."""
+    require_server(conn)
+    check_revision(conn, schema)
+    return require_extension(find_extension(conn))
+
+
+def check_revision(conn: sa.Connection, schema: str) -> str | None:
+    """The revision of a schema that is migrated as far as this version needs.
 
     Raises NotMigrated when the schema is absent or behind, SchemaTooNew when it is ahead. A schema whose migrations
-    run in an application's own chain has no version table of its own; then the tables themselves are looked for.
+    run in an application's own chain has no version table of its own; then the tables themselves are looked for, and
+    the revision is None.
     """
-    require_server(conn)
     found = found_revisions(conn, schema)
     if found is None and _relation_exists(conn, schema, "batches"):
-        return require_extension(find_extension(conn))
+        return None
     _refuse_newer(found, schema)
     head = known_revisions()[0]
     if not found or found[0] != head:
@@ -114,7 +121,7 @@ def check_schema(conn: sa.Connection, schema: str) -> Extension:
             f"schema {schema!r} is at revision {found[0] if found else 'none'}, expected {head};"
             f" run: cayu-pg migrate --schema {schema}"
         )
-    return require_extension(find_extension(conn))
+    return head
 
 
 def found_revisions(conn: sa.Connection, schema: str) -> tuple[str, ...] | None:

@@ -16,7 +16,9 @@ from cayu_pg.arguments import check_name, check_path
 from cayu_pg.collection import Collection
 from cayu_pg.connections import Borrowed, Connections, connection_of, pool_of
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, Distance, Quantization
+from cayu_pg.doctor import examine
 from cayu_pg.embedding import Embedder
+from cayu_pg.findings import DoctorReport
 from cayu_pg.message_search import MessageHits, which_messages
 from cayu_pg.migrating import check_schema_name, migrate
 from cayu_pg.operations import CollectionSettings, StoreState
@@ -208,6 +210,21 @@ class Store:
         return self._run(
             transcripts.delete_messages_older_than(self._state, self._tenant, cutoff, batch, dry_run)
         )
+
+    def doctor(self, *, timeout: float = 10.0) -> DoctorReport:
+        """What is wrong or slow, or soon will be, and what to do: of the server, the schema, the tenant's collections.
+
+        It only reads, no statement for longer than `timeout` seconds. What takes longer, is not allowed, or cannot be
+        reached is a finding, too.
+        """
+        steps = examine(
+            self._state,
+            self._tenant,
+            pool=self._engine.pool,
+            has_replica=self._replica is not None,
+            timeout=timeout,
+        )
+        return self._run(steps)
 
     def for_tenant(self, tenant: str) -> Store:
         """The same store for one tenant, open for as long as this one is."""

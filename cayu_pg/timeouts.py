@@ -28,7 +28,8 @@ class Timeouts:
 def timeouts_of(statement_timeout: float | None, lock_timeout: float | None) -> Timeouts:
     """Timeouts from seconds; InvalidInput for what is no time."""
     return Timeouts(
-        _milliseconds("statement_timeout", statement_timeout), _milliseconds("lock_timeout", lock_timeout)
+        None if statement_timeout is None else milliseconds("statement_timeout", statement_timeout),
+        None if lock_timeout is None else milliseconds("lock_timeout", lock_timeout),
     )
 
 
@@ -62,9 +63,8 @@ def _limited_call(conn: sa.Connection, function: Callable[[sa.Connection], Any],
     return result
 
 
-def _milliseconds(field: str, seconds: float | None) -> int | None:
-    if seconds is None:
-        return None
+def milliseconds(field: str, seconds: float) -> int:
+    """The same time; InvalidInput for what is no time."""
     if type(seconds) not in (int, float) or not 0.001 <= seconds <= MAX_SECONDS:
         raise InvalidInput(field, f"seconds from 0.001 to {MAX_SECONDS}", repr(seconds)[:40])
     return int(seconds * 1000)

@@ -43,7 +43,8 @@ VALUES: dict[str, Any] = {
 RIGHT = {
     "number": """Store.collection.k1 Store.delete_messages_older_than.batch Store.search.limit Store.search.candidates
         Store.search.max_distance Store.search.rerank_seconds Store.search.as_of Store.search.timeout
-        Store.search_messages.limit Collection.evaluate.k Collection.evaluate.recall_k Collection.get.revision
+        Store.doctor.timeout Store.search_messages.limit Collection.evaluate.k Collection.evaluate.recall_k
+        Collection.get.revision
         Collection.ingest.chunk_overlap Collection.measure_recall.sample Collection.measure_recall.k
         Collection.prune.keep_last Collection.records.limit Collection.reindex.min_chunks Collection.reindex.timeout
         Collection.restore.revision Collection.search.limit Collection.search.candidates Collection.search.as_of

@@ -22,9 +22,9 @@ LAYERS = {
     "pure": "analysis arguments bm25 context continuation defaults evaluation fusion message_formats message_terms"
     " spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
-    "pipelines": "appending asking beir changing_model evaluating fitting_embedder ingesting message_search migrating"
-    " named_fusions operations rag ranked_rows recall replicas retrieval revising search_request steps timeouts"
-    " transcripts writing",
+    "pipelines": "appending asking beir changing_model doctor evaluating findings fitting_embedder ingesting"
+    " message_search migrating named_fusions operations rag ranked_rows recall replicas retrieval revising"
+    " search_request steps timeouts transcripts writing",
     "doors": "async_collection async_connections async_store async_transcript collection connections embedded"
     " settings store transcript",
     "package": "__init__",

@@ -160,3 +160,10 @@ def test_pgbouncer_is_refused_for_what_needs_a_session(pooled_url: str) -> None:
             notes.reindex(min_chunks=10)
     with pytest.raises(InvalidInput, match="pooler"):
         migrate(pooled_url, schema="other")
+
+
+def test_pgbouncer_is_noted_by_the_doctor(pooled_url: str) -> None:
+    with Store(pooled_url) as store:
+        report = store.doctor()
+    assert report.level != "error"
+    assert "it leads through a pooler" in [each.found for each in report.of_level("note")]

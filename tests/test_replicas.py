@@ -17,10 +17,12 @@ import sqlalchemy as sa
 from cayu_pg import replicas
 from cayu_pg.async_store import AsyncStore
 from cayu_pg.errors import InvalidInput, NotFound, PositionConflict, Unreachable
+from cayu_pg.findings import on_replica
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.messages import Message
 from cayu_pg.migrating import migrate
 from cayu_pg.records import Document
+from cayu_pg.sql.health import ReplicaFacts
 from cayu_pg.store import Store
 from tests.conftest import new_database, on_database, temporary_folder
 from tests.replicated import Pair, replicated
@@ -275,3 +277,32 @@ def test_bad_options_are_refused(options: dict[str, Any]) -> None:
             door(url, read_url=url, **options)
         with pytest.raises(InvalidInput):
             door(url, read_url="mysql://x/y")
+
+
+def replica_finding(store: Store) -> str:
+    [found] = [each for each in store.doctor().findings if each.subject == "replica"]
+    return f"{found.level}: {found.found}"
+
+
+def test_doctor_says_how_far_behind_the_replica_is(store: Store, pair: Pair) -> None:
+    filled(store)
+    pair.catch_up()
+    assert replica_finding(store) == "ok: 0 B of log behind the primary"
+    with pair.late_replica():
+        assert replica_finding(store) == "warning: its replay is paused"
+    with pair.stopped_replica():
+        assert replica_finding(store).startswith("warning: the server cannot be")
+    assert store.doctor().level != "error"
+
+
+def test_doctor_tells_a_replica_from_a_primary(urls: tuple[str, str]) -> None:
+    with Store(urls[0], read_url=urls[0]) as store:
+        assert replica_finding(store) == "warning: read_url leads to a server that is no replica"
+    with Store(urls[1]) as store:
+        assert [each.found for each in store.doctor().of_level("error")] == [
+            "it is a replica, every write will fail"
+        ]
+    behind = on_replica(ReplicaFacts(True, False, position=1 << 20, seconds=9.0), (1 << 20) + (65 << 20))
+    assert str(behind).startswith(
+        "warning  replica: 65.0 MB of log behind the primary, its last transaction is 9 s old"
+    )

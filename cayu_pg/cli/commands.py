@@ -183,6 +183,14 @@ def run_reindex(options: Namespace) -> int:
     return 0
 
 
+def run_doctor(options: Namespace) -> int:
+    """`cayu-pg doctor`."""
+    with open_store(options) as store:
+        report = store.doctor(timeout=options.timeout)
+    print(report.model_dump_json() if options.json else report)
+    return 1 if report.level == "error" else 0
+
+
 def run_embedded(options: Namespace) -> int:
     """`cayu-pg embedded start|stop|status`."""
     facts: dict[str, Any]

@@ -35,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_reindex(kinds)
     _add_model(kinds)
     _add_evaluate(kinds)
+    _add_doctor(kinds)
     _add_embedded(kinds)
     return parser
 
@@ -159,6 +160,16 @@ def _add_model(kinds: _Kinds) -> None:
 def _add_evaluate(kinds: _Kinds) -> None:
     command = _command(kinds, "evaluate", evaluate.SUMMARY, evaluate.run_evaluate)
     evaluate.add_arguments(command)
+    _json(command)
+
+
+def _add_doctor(kinds: _Kinds) -> None:
+    command = _command(
+        kinds, "doctor", "say what is wrong or slow, and what to do about it", commands.run_doctor
+    )
+    command.add_argument(
+        "--timeout", type=float, default=10.0, metavar="SECONDS", help="of each statement (%(default)g)"
+    )
     _json(command)
 
 

@@ -157,3 +157,8 @@ def lends_one(pool: sa.Pool) -> bool:
     if isinstance(pool, sa.QueuePool):
         return pool.size() == 1
     return isinstance(pool, sa.StaticPool | sa.AssertionPool | sa.SingletonThreadPool)
+
+
+def unopened(pool: sa.Pool) -> int:
+    """How many connections a pool keeps when it is busy, and has not opened so far."""
+    return max(0, pool.size() - pool.checkedin() - pool.checkedout()) if isinstance(pool, sa.QueuePool) else 0

@@ -102,7 +102,7 @@ def plan_indexes(
     if not _has_at_least(conn, t, collection_id, min_chunks):
         lacking = {}
     useless = {name for name, each in found.items() if name not in known or not each.valid}
-    left = [IndexPlan(name, drop=True, create=None) for name in _left_behind(conn, t)]
+    left = [IndexPlan(name, drop=True, create=None) for name in left_behind(conn, t)]
     names = [*sorted(useless - lacking.keys()), *lacking]
     return left + [IndexPlan(name, drop=name in found, create=lacking.get(name)) for name in names]
 
@@ -333,7 +333,7 @@ def _found(conn: sa.Connection, t: Tables, collection_id: int | None = None) -> 
     }
 
 
-def _left_behind(conn: sa.Connection, t: Tables) -> list[str]:
+def left_behind(conn: sa.Connection, t: Tables) -> list[str]:
     """Indexes of collections that do not exist: whoever dropped one did not come to drop these."""
     table = f"{quoted(t.schema)}.{quoted(t.collections.name)}"
     # Under row-level security collections may be hidden, and are not gone.
