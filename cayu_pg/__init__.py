@@ -38,6 +38,7 @@ from cayu_pg.errors import (
 )
 from cayu_pg.evaluating import EvaluationReport, JudgedQuery
 from cayu_pg.evaluation import Difference, Evaluation
+from cayu_pg.features import NumericField, Recency
 from cayu_pg.filters import from_mongo
 from cayu_pg.findings import DoctorReport, Finding
 from cayu_pg.fused import (
@@ -142,6 +143,7 @@ __all__ = [
     "MissingExtension",
     "NotFound",
     "NotMigrated",
+    "NumericField",
     "OutcomeUnknown",
     "PeerContentPart",
     "PositionConflict",
@@ -150,6 +152,7 @@ __all__ = [
     "RankedRetrievalChannel",
     "RankedRetrievalHit",
     "RecallReport",
+    "Recency",
     "Record",
     "Refusal",
     "Reranker",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 import numpy as np
 import sqlalchemy as sa
@@ -15,6 +18,7 @@ from cayu_pg.analysis import analyze
 from cayu_pg.bm25 import POSTING_BUDGET
 from cayu_pg.embedding import Embedder, check_vectors
 from cayu_pg.errors import Conflict, HistoryPruned, NotFound
+from cayu_pg.features import CollectionFeature, Measure, metadata_fields, parse_features
 from cayu_pg.fitting_embedder import active_embedder
 from cayu_pg.ranked_rows import RankedRows, ranked_rows
 from cayu_pg.search_request import SearchRequest
@@ -31,10 +35,10 @@ from cayu_pg.steps import Steps, compute
 
 
 class StaleCollection(Conflict):
-    """A collection changed since it was looked up: another space is active now."""
+    """A collection changed since it was looked up: another space is active now, or it has other features."""
 
-    def __init__(self, collection: CollectionRow) -> None:
-        super().__init__(f"the embedding model of {collection.name!r} was changed meanwhile; search again")
+    def __init__(self, collection: CollectionRow, changed: str) -> None:
+        super().__init__(f"the {changed} of {collection.name!r} changed meanwhile; search again")
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,15 @@ class Searched:
 
 @dataclass(frozen=True)
 class Asked:
-    """The rankings of all channels, and the state of the data that they were made from."""
+    """The rankings of all channels, and the state of the data that they were made from.
+
+    `now` is the moment that features are measured at, None where no collection declares any.
+    """
 
     questions: list[Question]
     ranked: list[RankedRows]
     state: str
+    now: datetime | None
     milliseconds: float
 
 
@@ -89,10 +97,13 @@ def ask_channels(
     searched: Sequence[Searched],
     request: SearchRequest,
     vectors: dict[Maker, str],
+    now: datetime | None,
 ) -> Asked:
-    """The channels of every collection, ranked."""
+    """The channels of every collection, ranked; features are measured `now`, else when the search is made."""
+    declared = [parse_features(each.row.features, each.row.name) for each in searched]
     questions = [
-        _question(t, each, request, vectors, _sequence(conn, t, each.row, request)) for each in searched
+        _question(t, each, request, vectors, _sequence(conn, t, each.row, request), features)
+        for each, features in zip(searched, declared, strict=True)
     ]
     efforts = [ef_search(each.row, question) for each, question in zip(searched, questions, strict=True)]
     set_for_search(
@@ -102,14 +113,26 @@ def ask_channels(
         filtered=request.where is not None,
     )
     began = time.perf_counter()
+    fetched = [
+        _fetched(conn, t, each.row, question, fuzzy=request.fuzzy)
+        for each, question in zip(searched, questions, strict=True)
+    ]
+    now = now or max((each.rows.now for each in fetched if each.rows.now), default=None)
     ranked: list[RankedRows] = []
-    states: list[str] = []
-    for each, question in zip(searched, questions, strict=True):
-        fetched = _fetched(conn, t, each.row, question, fuzzy=request.fuzzy)
-        rows = fetched.rows
-        states.append(f"{each.row.name}@{rows.sequence}.{rows.statistics_version or 0}")
-        ranked += ranked_rows(each.label, each.row, request, question, rows, fetched.corrections)
-    return Asked(questions, ranked, " ".join(states), (time.perf_counter() - began) * 1000)
+    for each, question, found, features in zip(searched, questions, fetched, declared, strict=True):
+        measure = None if now is None or not features else Measure(features, now)
+        ranked += ranked_rows(each.label, each.row, request, question, found.rows, found.corrections, measure)
+    state = " ".join(_state(each.row, found.rows) for each, found in zip(searched, fetched, strict=True))
+    return Asked(questions, ranked, state, now, (time.perf_counter() - began) * 1000)
+
+
+def _state(row: CollectionRow, rows: ChannelRows) -> str:
+    """What the order of the hits depends on in the data; a page that goes on must find the same."""
+    state = f"{row.name}@{rows.sequence}.{rows.statistics_version or 0}"
+    if not row.features:
+        return state
+    digest = hashlib.sha256(json.dumps(row.features, sort_keys=True).encode())
+    return f"{state}.{digest.hexdigest()[:16]}"
 
 
 def _sequence(conn: sa.Connection, t: Tables, row: CollectionRow, request: SearchRequest) -> int | None:
@@ -125,7 +148,12 @@ def _sequence(conn: sa.Connection, t: Tables, row: CollectionRow, request: Searc
 
 
 def _question(
-    t: Tables, each: Searched, request: SearchRequest, vectors: dict[Maker, str], as_of: int | None
+    t: Tables,
+    each: Searched,
+    request: SearchRequest,
+    vectors: dict[Maker, str],
+    as_of: int | None,
+    features: Mapping[str, CollectionFeature],
 ) -> Question:
     where, words, analyzer = request.where, request.words, each.row.analyzer
     asked = "text" in request.channels
@@ -141,6 +169,7 @@ def _question(
         where=None if where is None else compile_filter(where, metadata.c.metadata),
         as_of=as_of,
         clauses=tuple(replace(c, text=analyze(analyzer, c.text)) for c in words.clauses) if asked else (),
+        signals=tuple(metadata_fields(features)) if features else None,
     )
 
 
@@ -158,7 +187,9 @@ def _fetched(
     if rows is None:
         raise NotFound("collection", row.name)
     if rows.active_space_id != (None if row.space is None else row.space.space_id):
-        raise StaleCollection(row)
+        raise StaleCollection(row, "embedding model")
+    if not rows.same_features:
+        raise StaleCollection(row, "features")
     words = replace(question, vector=None)
     meant: dict[str, str] = {}
     if fuzzy and rows.unknown and not question.clauses:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
 import sqlalchemy as sa
 
-from cayu_pg import changing_model, named_fusions, operations
+from cayu_pg import changing_model, declaring, named_fusions, operations
 from cayu_pg.async_transcript import Run, limited
 from cayu_pg.changing_model import ChangeProgress, EmbedderChange
 from cayu_pg.embedding import Embedder
@@ -20,6 +20,7 @@ from cayu_pg.evaluating import (
     tune_collection,
 )
 from cayu_pg.evaluation import Qrels
+from cayu_pg.features import CollectionFeature
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.ingesting import Cutting, IngestReport, Progress
 from cayu_pg.operations import CollectionState
@@ -271,6 +272,18 @@ class AsyncCollection:
         """
         steps = tune_collection(self._state, queries, qrels, name, held_out, k, candidates, progress)
         return await self._run(steps)
+
+    async def declare_features(self, features: Mapping[str, CollectionFeature]) -> None:
+        """Let the hits of every search carry these features, by name, and no others; `{}` for none.
+
+        A fusion weighs them by its `feature_weights`; `tune` finds weights that are a gain. Takes effect at once, also
+        for collections that are open elsewhere.
+        """
+        await self._run(declaring.declare_features(self._state, features))
+
+    async def features(self) -> dict[str, CollectionFeature]:
+        """The features that are declared, by name."""
+        return await self._run(declaring.declared_features(self._state))
 
     async def change_embedder(
         self, embedder: Embedder, *, progress: Callable[[ChangeProgress], object] | None = None

@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
+from datetime import datetime
 
 from cayu_pg.errors import InvalidInput, StaleContinuation
 
@@ -14,18 +15,22 @@ from cayu_pg.errors import InvalidInput, StaleContinuation
 class Continuation:
     """Where a result goes on: the digest of the request, the state of the data, and the hits already shown.
 
-    `reranked` says whether the reranker was done in time, None that there was none.
+    `reranked` says whether the reranker was done in time, None that there was none. `now` is the moment that features
+    were measured at: all pages measure them at the same.
     """
 
     digest: str
     state: str
     offset: int
     reranked: bool | None = None
+    now: datetime | None = None
 
     def token(self) -> str:
         """The continuation as text for a client to send back."""
-        facts = json.dumps([self.digest, self.state, self.offset, self.reranked], separators=(",", ":"))
-        return base64.urlsafe_b64encode(facts.encode()).decode().rstrip("=")
+        now = None if self.now is None else self.now.isoformat()
+        facts = [self.digest, self.state, self.offset, self.reranked, now]
+        text = json.dumps(facts, separators=(",", ":"))
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def parse_continuation(token: str, digest: str) -> Continuation:
@@ -44,11 +49,21 @@ def read_token(token: object) -> Continuation:
     except (binascii.Error, ValueError):
         facts = None
     match facts:
-        case [str(found), str(state), int(offset), bool() | None as reranked] if (
+        case [str(found), str(state), int(offset), bool() | None as reranked, str() | None as now] if (
             type(offset) is int and offset > 0
         ):
-            return Continuation(found, state, offset, reranked)
+            return Continuation(found, state, offset, reranked, _moment(now))
     raise InvalidInput("continuation", "the token of an earlier result", "something else")
+
+
+def _moment(now: str | None) -> datetime | None:
+    try:
+        found = None if now is None else datetime.fromisoformat(now)
+    except ValueError:
+        found = datetime.min
+    if found is not None and found.tzinfo is None:
+        raise InvalidInput("continuation", "the token of an earlier result", "a time that is none")
+    return found
 
 
 def check_order(continuation: Continuation, reranked: bool | None) -> None:

@@ -19,6 +19,7 @@ from cayu_pg.asking import Searched, StaleCollection
 from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, is_chosen
 from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder, check_embedder
 from cayu_pg.errors import InvalidInput, NotFound, QueryCanceled
+from cayu_pg.features import undeclared
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.ingesting import Cutting, IngestProgress, IngestReport, Progress, ingest, refresh_if_due
 from cayu_pg.migrating import check_schema
@@ -286,8 +287,9 @@ def search_collections(
 
 @answering
 def _search(states: list[CollectionState], request: SearchRequest, *, label: bool) -> Steps[SearchResult]:
+    unknown = undeclared(request.fusion, [state.row.features for state in states])
     for state in states:
-        if state.row.space is None:  # nobody had ingested when it was looked up
+        if unknown or state.row.space is None:  # declared since, or nobody had ingested when it was looked up
             yield from look_again(state)
 
     def searched() -> list[Searched]:
@@ -295,7 +297,7 @@ def _search(states: list[CollectionState], request: SearchRequest, *, label: boo
 
     try:
         return (yield from search(states[0].tables, searched(), request))
-    except StaleCollection:  # another space became active since
+    except StaleCollection:  # another space became active since, or other features were declared
         for state in states:
             yield from look_again(state)
         return (yield from search(states[0].tables, searched(), request))

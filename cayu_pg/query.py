@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from cayu_pg.frozen_maps import Features, FrozenMap
 from cayu_pg.fused import FusedChannelMatch, FusedRetrievalCandidate, RetrievalFusionResult
 from cayu_pg.ranking import RetrievalCandidateIdentity
 
@@ -15,7 +17,8 @@ ChannelPath = Literal["exact", "approximate", "approximate+iterative", "approxim
 class SearchHit(BaseModel):
     """One passage found: its text, where it stands, and its rank in each channel (`matches`).
 
-    `fused_rank` is its place before reranking, `rerank_score` what a reranker gave it.
+    `features` are those that its collection declares, by name. `fused_rank` is its place before reranking,
+    `rerank_score` what a reranker gave it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,6 +35,7 @@ class SearchHit(BaseModel):
     start: int
     end: int
     matches: tuple[FusedChannelMatch, ...]
+    features: Features = FrozenMap()
     fused_rank: int
     rerank_score: float | None = None
 
@@ -70,12 +74,16 @@ class RerankDiagnostics(BaseModel):
 
 
 class SearchDiagnostics(BaseModel):
-    """How a search went, channel by channel, and how long its parts took."""
+    """How a search went, channel by channel, and how long its parts took.
+
+    `now` is the moment that features were measured at, None where there are none.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     channels: dict[str, ChannelDiagnostics]
     rerank: RerankDiagnostics | None = None
+    now: datetime | None = None
     embedding_milliseconds: float
     database_milliseconds: float
     total_milliseconds: float
@@ -117,6 +125,8 @@ def explain(result: SearchResult, near_misses: int) -> str:
     missed = [each for rank, each in enumerate(candidates, start=1) if rank not in shown][:near_misses]
     lines += ["near misses:"] if missed else []
     lines += [_near_miss_line(candidate) for candidate in missed]
+    now = result.diagnostics.now
+    lines += [] if now is None else [f"features measured at {now.isoformat()}"]
     fusion = result.fusion.diagnostics
     lines.append(
         f"fused by {fusion.strategy_version}, configuration {fusion.configuration_version}"
@@ -131,7 +141,13 @@ def _hit_lines(hit: SearchHit, candidate: FusedRetrievalCandidate, place: int) -
     if hit.rerank_score is not None:
         lines.append(f"     reranked from {hit.fused_rank} to {place}, score {hit.rerank_score:.4f}")
     lines.append(f"     score {_score_line(candidate)}")
+    lines += _feature_lines(hit.features)
     return lines + [f"       {_match_line(match)}" for match in candidate.matches]
+
+
+def _feature_lines(features: Features) -> list[str]:
+    values = ", ".join(f"{name} {value:.4f}" for name, value in features.items())
+    return [f"       features: {values}"] if features else []
 
 
 def _near_miss_line(candidate: FusedRetrievalCandidate) -> str:

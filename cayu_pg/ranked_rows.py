@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from cayu_pg import bm25
+from cayu_pg.features import Measure
 from cayu_pg.query import ChannelDiagnostics, ChannelPath
 from cayu_pg.ranking import RankedRetrievalChannel, RetrievalCandidateIdentity
 from cayu_pg.search_request import SearchRequest
@@ -37,10 +38,13 @@ def ranked_rows(
     question: Question,
     rows: ChannelRows,
     corrections: dict[str, str],
+    measure: Measure | None,
 ) -> list[RankedRows]:
     """The channels of a collection; with a label they are called `vector:<label>` and `text:<label>`."""
     return [
-        _ranked(kind, label, collection, request, question, rows, corrections if kind == "text" else {})
+        _ranked(
+            kind, label, collection, request, question, rows, corrections if kind == "text" else {}, measure
+        )
         for kind in request.channels
     ]
 
@@ -77,6 +81,7 @@ def _ranked(
     question: Question,
     rows: ChannelRows,
     corrections: dict[str, str],
+    measure: Measure | None,
 ) -> RankedRows:
     keyed = [(_key(row, label, request.per_record), row) for row in getattr(rows, kind)]
     keyed.sort(key=lambda pair: (pair[1].value, pair[0]))
@@ -88,7 +93,7 @@ def _ranked(
             "channel": kind if label is None else f"{kind}:{label}",
             "index_version": _index_version(collection, kind, rows),
             "candidate_limit": request.candidates,
-            "hits": _hits(kind, keyed),
+            "hits": _with_features(_hits(kind, keyed), keyed, measure),
             "truncated": truncated,
         }
     )
@@ -118,6 +123,17 @@ def _hits(kind: str, keyed: list[tuple[Key, ChannelRow]]) -> list[dict[str, obje
             "raw_score": sign * row.value,
         }
         for rank, (key, row) in enumerate(keyed, start=1)
+    ]
+
+
+def _with_features(
+    hits: list[dict[str, object]], keyed: list[tuple[Key, ChannelRow]], measure: Measure | None
+) -> list[dict[str, object]]:
+    if measure is None:
+        return hits
+    return [
+        hit if row.signals is None else {**hit, "features": measure.values(row.signals)}
+        for hit, (_, row) in zip(hits, keyed, strict=True)
     ]
 
 

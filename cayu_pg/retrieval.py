@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from cayu_pg.asking import Searched, ask_channels, embedded_question
 from cayu_pg.continuation import Continuation, check_order, check_state, parse_continuation
 from cayu_pg.errors import Conflict
+from cayu_pg.features import check_declared
 from cayu_pg.fused import FusedRetrievalCandidate, RetrievalFusionResult
 from cayu_pg.fusion import WeightedReciprocalRankFusion
 from cayu_pg.query import ChannelDiagnostics, RerankDiagnostics, SearchDiagnostics, SearchHit, SearchResult
@@ -35,12 +37,14 @@ class _Found:
     texts: dict[Key, HitText]
     channels: dict[str, ChannelDiagnostics]
     state: str
+    now: datetime | None
     milliseconds: float
 
 
 def search(t: Tables, searched: Sequence[Searched], request: SearchRequest) -> Steps[SearchResult]:
     """The steps of a search: models with no connection held, and one reading transaction."""
     began = time.perf_counter()
+    check_declared(request.fusion, [each.row.features for each in searched])
     names = [each.row.name for each in searched]
     token = request.continuation
     page = None if token is None else parse_continuation(token, request.digest(names))
@@ -55,7 +59,7 @@ def search(t: Tables, searched: Sequence[Searched], request: SearchRequest) -> S
     shown = order[offset : offset + request.limit]
     more = offset + len(shown) < len(order)
     following = (
-        Continuation(request.digest(names), found.state, offset + len(shown), applied).token()
+        Continuation(request.digest(names), found.state, offset + len(shown), applied, found.now).token()
         if more
         else None
     )
@@ -66,6 +70,7 @@ def search(t: Tables, searched: Sequence[Searched], request: SearchRequest) -> S
         diagnostics=SearchDiagnostics(
             channels=found.channels,
             rerank=reranked,
+            now=found.now,
             embedding_milliseconds=(embedded - began) * 1000,
             database_milliseconds=found.milliseconds,
             total_milliseconds=(time.perf_counter() - began) * 1000,
@@ -83,7 +88,7 @@ def _find(
     page: Continuation | None,
 ) -> _Found:
     """The channels of every collection, their fusion, and the texts of the candidates that may be shown."""
-    asked = ask_channels(conn, t, searched, request, vectors)
+    asked = ask_channels(conn, t, searched, request, vectors, None if page is None else page.now)
     if page is not None:
         check_state(page, asked.state)
     channels = tuple(each.channel for each in asked.ranked)
@@ -95,7 +100,7 @@ def _find(
     diagnostics = {
         each.channel.channel: channel_diagnostics(each, request, asked.milliseconds) for each in asked.ranked
     }
-    return _Found(fusion, rows_of, texts, diagnostics, asked.state, asked.milliseconds)
+    return _Found(fusion, rows_of, texts, diagnostics, asked.state, asked.now, asked.milliseconds)
 
 
 def _best_rows(
@@ -197,6 +202,7 @@ def _hit(found: _Found, place: int, rerank_score: float | None) -> SearchHit:
         start=row.start,
         end=row.end,
         matches=candidate.matches,
+        features=candidate.features,
         fused_rank=place + 1,
         rerank_score=rerank_score,
     )

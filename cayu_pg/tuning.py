@@ -97,7 +97,8 @@ class TuningReport(BaseModel):
         return self.config.fingerprint()
 
     def __str__(self) -> str:
-        weights = ", ".join(f"{name} {weight:g}" for name, weight in self.tuned.channel_weights.items())
+        weighed = (*self.tuned.channel_weights.items(), *self.tuned.feature_weights.items())
+        weights = ", ".join(f"{name} {weight:g}" for name, weight in weighed)
         found = (
             f"{weights}, k {self.tuned.rrf_k:g}: nDCG@{self.k} {self.held_out.tuned:.4f} on {self.held_out.queries}"
             f" held-out queries, equal weights {self.held_out.equal:.4f}; difference {self.difference}"

@@ -57,7 +57,8 @@ RIGHT = {
         Transcript.with_timeouts.statement_timeout Transcript.with_timeouts.lock_timeout""",
     "list": """Store.search_messages.roles Collection.delete.record_ids Collection.erase.record_ids
         Collection.evaluate.fusions Collection.ingest.documents Collection.sync.documents Transcript.search.roles""",
-    "mapping": """Store.search.where Collection.measure_recall.where Collection.search.where Collection.sync.scope""",
+    "mapping": """Store.search.where Collection.declare_features.features Collection.measure_recall.where
+        Collection.search.where Collection.sync.scope""",
 }
 FITS = {(place, kind) for kind, places in RIGHT.items() for place in places.split()}
 FRESH = (f"collection-{number}" for number in count())

@@ -76,7 +76,7 @@ def print_collections(found: Sequence[CollectionSummary]) -> None:
         print("no collections")
         return
     print_table(
-        ["collection", "records", "chunks", "configuration", "analyzer", "model", "indexes"],
+        ["collection", "records", "chunks", "configuration", "analyzer", "model", "features", "indexes"],
         [
             [
                 each.name,
@@ -85,6 +85,7 @@ def print_collections(found: Sequence[CollectionSummary]) -> None:
                 each.text_config,
                 each.analyzer,
                 each.model or "-",
+                ", ".join(each.features) or "-",
                 ", ".join(map(_index, each.indexes)) or "-",
             ]
             for each in found

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
 
 from cayu_pg.bm25 import NO_THRESHOLD, POSTING_BUDGET, WIDENING
+from cayu_pg.features import Signals, signals
 from cayu_pg.sql.collections import CollectionRow, has_valid_index, hnsw_name
+from cayu_pg.sql.identified import identified, now
 from cayu_pg.sql.settings import MAX_EF_SEARCH
-from cayu_pg.sql.shapes import Shape, Where, exact_below, literal, number, stood
+from cayu_pg.sql.shapes import Shape, Where, exact_below, literal
 from cayu_pg.sql.spaces import Space
 from cayu_pg.sql.tables import Tables
 from cayu_pg.sql.text_channel import text_part
@@ -28,7 +33,8 @@ class Question:
 
     `clauses` say which words a passage must hold; `threshold` is a score that further
     words must be able to reach; `corrections` are lexemes that are scored beside those of the text.
-    `as_of` is the sequence of the write after which to look, None the present.
+    `as_of` is the sequence of the write after which to look, None the present. `signals` names the keys of metadata
+    to be read with the hits for their features, None where the collection declares none.
     """
 
     vector: str | None
@@ -43,6 +49,7 @@ class Question:
     as_of: int | None = None
     clauses: tuple[Clause, ...] = ()
     corrections: tuple[str, ...] = ()
+    signals: tuple[str, ...] | None = None
 
 
 class ChannelRow(NamedTuple):
@@ -57,6 +64,7 @@ class ChannelRow(NamedTuple):
     ordinal: int
     start: int
     end: int
+    signals: Signals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,8 @@ class ChannelRows:
     `rest` bounds what the words that chose no candidates could add, `terms` counts the words of the question,
     `unknown` names those that the statistics do not know.
     `eligible` counts what passes the filter, as far as it was counted; `approximate_returned` what HNSW returned.
+    `same_features` says whether the collection still declares what its row says; `now` is the time that features are
+    measured at, None where there are none.
     """
 
     active_space_id: int | None
@@ -77,6 +87,8 @@ class ChannelRows:
     unknown: tuple[str, ...]
     eligible: int | None
     approximate_returned: int | None
+    same_features: bool
+    now: datetime | None
     vector: list[ChannelRow]
     text: list[ChannelRow]
 
@@ -103,7 +115,7 @@ def fetch_channels(
     hits: dict[str, list[ChannelRow]] = {"vector": [], "text": []}
     for row in rows:
         if row.channel is not None:
-            hits[row.channel].append(ChannelRow(bytes(row[-1]), *row[10:18]))
+            hits[row.channel].append(_channel_row(row))
     return ChannelRows(
         active_space_id=first.active_space_id,
         has_hnsw=first.has_hnsw,
@@ -114,9 +126,17 @@ def fetch_channels(
         unknown=tuple(first.unknown or ()),
         eligible=first.eligible,
         approximate_returned=first.approximate_returned,
+        same_features=first.same_features,
+        now=first.now,
         vector=hits["vector"],
         text=hits["text"],
     )
+
+
+def _channel_row(row: Sequence[Any]) -> ChannelRow:
+    # By position, in the order of `_statement`: names would cost more than the hit.
+    hit = ChannelRow(bytes(row[20]), *row[12:20])
+    return hit if len(row) == 21 else hit._replace(signals=signals(row[21], row[22]))
 
 
 def fetch_texts(
@@ -191,13 +211,16 @@ def shape_of(collection: CollectionRow, question: Question) -> Shape:
         cut=question.max_distance is not None,
         clauses=bool(question.clauses),
         as_of=question.as_of is not None,
+        signals=question.signals is not None,
         candidates=question.candidates,
         exact_below=exact_below(collection.chunks, question.candidates) if filtered else 0,
     )
 
 
 def _binds(collection: CollectionRow, question: Question) -> dict[str, object]:
-    binds: dict[str, object] = dict(collection.key)
+    binds: dict[str, object] = {**collection.key, "features": json.dumps(collection.features)}
+    if question.signals is not None:
+        binds["signals"] = list(question.signals)
     if question.vector is not None and collection.space is not None:
         binds |= {"vector": question.vector, "space_id": collection.space.space_id}
         if question.max_distance is not None:
@@ -229,7 +252,7 @@ def _text_binds(collection: CollectionRow, question: Question) -> dict[str, obje
 
 
 def _statement(t: Tables, space: Space | None, shape: Shape, where: Where) -> sa.Select[Any]:
-    state = _state(t)
+    state = _state(t, shape)
     parts: list[sa.Select[Any]] = []
     named = [state]  # referred to by name in SQL text, so written first and in this order
     rest: sa.ColumnElement[Any] = sa.literal_column("0")
@@ -247,7 +270,7 @@ def _statement(t: Tables, space: Space | None, shape: Shape, where: Where) -> sa
         rest = sa.select(question.c.rest).scalar_subquery()
         terms = sa.select(question.c.terms).scalar_subquery()
         unknown = sa.select(question.c.unknown).scalar_subquery()
-    hits = _identified(t, parts, shape)
+    hits = identified(t, parts, shape)
     return (
         sa.select(
             state.c.active_space_id,
@@ -259,6 +282,8 @@ def _statement(t: Tables, space: Space | None, shape: Shape, where: Where) -> sa
             unknown.label("unknown"),
             eligible.label("eligible"),
             returned.label("approximate_returned"),
+            state.c.same_features,
+            state.c.now,
             *hits.c,
         )
         .select_from(state.outerjoin(hits, sa.true()))
@@ -270,13 +295,15 @@ def _statement(t: Tables, space: Space | None, shape: Shape, where: Where) -> sa
 _cached_statement = lru_cache(maxsize=256)(_statement)
 
 
-def _state(t: Tables) -> sa.CTE:
+def _state(t: Tables, shape: Shape) -> sa.CTE:
     """One row while the collection exists: what the search must know to be sure that it asked the right thing."""
     c, v, b = t.collections, t.statistics_versions, t.batches
     last = sa.select(sa.func.max(b.c.sequence)).where(b.c.collection_id == literal("collection_id"))
     sequence = sa.func.coalesce(last.scalar_subquery(), 0)
     # By the order of commits: a chunk with a small id may have been written late, or have come back.
     newer = sa.func.coalesce(sequence > v.c.sequence, sa.true())
+    # As text, which Postgres reads exactly, whatever serializer the caller's engine was given.
+    declared = sa.cast(sa.bindparam("features", type_=sa.Text), JSONB)
     same_version = (v.c.collection_id == literal("collection_id")) & (v.c.version == c.c.active_statistics)
     return (
         sa.select(
@@ -288,62 +315,10 @@ def _state(t: Tables) -> sa.CTE:
             newer.label("has_newer"),
             has_valid_index(t, hnsw_name(t)).label("has_hnsw"),
             sequence.label("sequence"),
+            (c.c.features == declared).label("same_features"),
+            now(t, shape).label("now"),
         )
         .select_from(c.outerjoin(v, same_version))
         .where(c.c.id == literal("collection_id"), c.c.tenant == sa.bindparam("tenant"))
         .cte("state")
-    )
-
-
-def _identified(t: Tables, parts: list[sa.Select[Any]], shape: Shape) -> sa.Subquery:
-    """The hits of all channels with what names them: record, revision and first place in it."""
-    k, p = t.chunks, t.revision_chunks
-    r: sa.FromClause = stood(t) if shape.as_of else t.records
-    owner = (
-        r.c.chunk_id == k.c.chunk_id
-        if shape.as_of
-        else (r.c.collection_id == literal("collection_id")) & (r.c.record_id == k.c.record_id)
-    )
-    hits = sa.union_all(*parts).subquery("hits") if parts else _no_hits()
-    place = (
-        sa.select(p.c.ordinal, p.c.start_offset, p.c.end_offset)
-        .where(
-            p.c.collection_id == literal("collection_id"),
-            p.c.chunk_id == hits.c.chunk_id,
-            p.c.revision == r.c.current_revision,
-        )
-        .order_by(p.c.ordinal)
-        .limit(number(1))
-        .lateral("place")
-    )
-    return (
-        sa.select(
-            hits.c.channel,
-            hits.c.chunk_id,
-            hits.c.value,
-            k.c.record_id,
-            r.c.record_type,
-            r.c.current_revision,
-            place.c.ordinal,
-            place.c.start_offset,
-            place.c.end_offset,
-            k.c.content_hash,
-        )
-        .select_from(hits)
-        .join(k, (k.c.collection_id == literal("collection_id")) & (k.c.chunk_id == hits.c.chunk_id))
-        .join(r, owner)
-        .join(place, sa.true())
-        .subquery("identified")
-    )
-
-
-def _no_hits() -> sa.Subquery:
-    return (
-        sa.select(
-            sa.literal("vector").label("channel"),
-            sa.cast(sa.null(), sa.BigInteger).label("chunk_id"),
-            sa.cast(sa.null(), sa.Double).label("value"),
-        )
-        .where(sa.false())
-        .subquery("hits")
     )

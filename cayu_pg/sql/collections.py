@@ -18,7 +18,8 @@ from cayu_pg.sql.tables import Tables
 class CollectionRow:
     """A collection as stored, with its active embedding space and the indexes that exist.
 
-    `building` is the space that is filled to take the place of the active one, as far as the reader looked for it.
+    `features` are those declared, as stored. `building` is the space that is filled to take the place of the active
+    one, as far as the reader looked for it.
     """
 
     collection_id: int
@@ -34,6 +35,7 @@ class CollectionRow:
     has_hnsw: bool
     has_gin: bool
     chunks: int
+    features: dict[str, Any]
     building: Space | None = None
 
     @property
@@ -83,6 +85,7 @@ def _collection(row: sa.Row[Any]) -> CollectionRow:
         has_hnsw=row.has_hnsw,
         has_gin=row.has_gin,
         chunks=row.chunks,
+        features=row.features,
     )
 
 
@@ -137,6 +140,16 @@ def create_collection(
     )
 
 
+def declare_features(
+    conn: sa.Connection, t: Tables, collection: CollectionRow, features: dict[str, Any]
+) -> None:
+    """Let the collection have these features and no others; NotFound when it was dropped."""
+    c = t.collections
+    here = sa.update(c).where(c.c.id == collection.collection_id).values(features=features)
+    if conn.execute(here.returning(c.c.id)).one_or_none() is None:
+        raise NotFound("collection", collection.name)
+
+
 def list_collections(conn: sa.Connection, t: Tables, tenant: str) -> list[CollectionSummary]:
     """Every collection of the tenant by name, with what it holds."""
     c, r, k, e = t.collections, t.records, t.chunks, t.embedding_spaces
@@ -147,7 +160,9 @@ def list_collections(conn: sa.Connection, t: Tables, tenant: str) -> list[Collec
     )
     chunks = sa.select(sa.func.count()).where(k.c.collection_id == c.c.id, k.c.current).scalar_subquery()
     rows = conn.execute(
-        sa.select(c.c.name, c.c.text_config, c.c.analyzer, e.c.model, e.c.dimensions, records, chunks)
+        sa.select(
+            c.c.name, c.c.text_config, c.c.analyzer, e.c.model, e.c.dimensions, records, chunks, c.c.features
+        )
         .select_from(c.outerjoin(e, (e.c.collection_id == c.c.id) & (e.c.space_id == c.c.active_space_id)))
         .where(c.c.tenant == tenant)
         .order_by(c.c.name)
@@ -175,7 +190,7 @@ class IndexHealth:
 
 @dataclass(frozen=True)
 class CollectionSummary:
-    """One line about a collection."""
+    """One line about a collection; `features` are those declared, as stored."""
 
     name: str
     text_config: str
@@ -184,6 +199,7 @@ class CollectionSummary:
     dimensions: int | None
     records: int
     chunks: int
+    features: dict[str, Any]
     indexes: tuple[IndexHealth, ...] = ()
 
 

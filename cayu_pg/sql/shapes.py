@@ -35,6 +35,7 @@ class Shape:
     cut: bool
     clauses: bool  # words are required, instead of any of them being enough
     as_of: bool  # what stood at an earlier time, instead of what is current
+    signals: bool  # what features are made of is read with the hits
     candidates: int
     exact_below: int  # so few eligible chunks are scanned even where there is an index
 
