@@ -60,7 +60,7 @@ def _look(
     if revision is None:
         return
     found = yield from _tried(findings, where, read(health.relations, state.schema))
-    findings += on_schema(where, revision, found or [], server.settings)
+    findings += on_schema(state.schema, revision, found or [], server.settings)
     if server.extension is not None:
         tables = build_tables(state.schema, server.extension.schema)
         yield from _look_at_collections(state, tables, tenant, findings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, computed_field
@@ -13,6 +14,7 @@ from cayu_pg.sql.collection_health import CollectionFacts, LostChunks
 from cayu_pg.sql.collections import IndexHealth
 from cayu_pg.sql.engine import MINIMUM_SERVER, require_extension, vulnerability
 from cayu_pg.sql.health import Relation, ReplicaFacts, ServerFacts
+from cayu_pg.sql.identifiers import quoted
 from cayu_pg.sql.indexes import why_no_vector_index
 from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.sql.spaces import Maker
@@ -104,6 +106,12 @@ def on_server(facts: ServerFacts, unopened: int) -> Iterator[Finding]:
         found = "is a replica" if facts.is_replica else "has default_transaction_read_only = on"
         advice = "Give the URL of the primary as url, and that of a replica as read_url."
         yield _error("server", f"it {found}, every write will fail", advice)
+    if facts.has_other_collation:
+        found = (
+            "the operating system sorts text otherwise than when this database was made, ids may not be found"
+        )
+        advice = "Run: REINDEX DATABASE; and: ALTER DATABASE ... REFRESH COLLATION VERSION;"
+        yield _warning("collation", found, advice)
     yield from _connections(facts, unopened)
     for each in facts.sessions:
         who = f"{each.application or 'a session without application_name'} (pid {each.pid})"
@@ -186,15 +194,16 @@ def on_replica(facts: ReplicaFacts, written: int) -> Finding:
 
 
 def on_schema(
-    where: str, revision: str, found: Sequence[Relation], settings: Mapping[str, str]
+    schema: str, revision: str, found: Sequence[Relation], settings: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Privileges, the state of the tables, and what their size asks of the settings."""
+    where = f"schema {schema}"
     total = sum(each.total_bytes for each in found)
     yield _good(where, f"{_size(total)}, revision {revision}")
     tables = [each for each in found if each.kind == "r" and each.name != "alembic_version"]
     yield from _privileges(where, found, tables)
     for each in tables:
-        yield from _table(f"{where}, table {each.name}", each)
+        yield from _table(schema, each)
     if total < LARGE:
         return
     if int(settings["shared_buffers"]) * 8192 <= DEFAULT_BUFFERS:
@@ -223,8 +232,10 @@ def _privileges(where: str, found: Sequence[Relation], tables: Sequence[Relation
         yield _note(where, f"it belongs to {', '.join(sorted(foreign))}, who alone may build indexes", advice)
 
 
-def _table(where: str, table: Relation) -> Iterator[Finding]:
-    advice = f"Run: VACUUM (ANALYZE) {table.name}; and see that autovacuum comes by."
+def _table(schema: str, table: Relation) -> Iterator[Finding]:
+    where = f"schema {schema}, table {table.name}"
+    name = f"{quoted(schema)}.{quoted(table.name)}"
+    advice = f"Run: VACUUM (ANALYZE) {name}; and see why autovacuum did not."
     if table.dead >= DEAD_ROWS and table.dead > DEAD_SHARE * (table.live + table.dead):
         yield _warning(where, f"{table.dead} dead rows beside {table.live} living ones", advice)
     if table.estimated_rows < 0 and table.bytes >= UNKNOWN_BYTES:
@@ -261,7 +272,9 @@ def on_space(collection: str, space: EmbeddingSpace) -> Finding:
     """A space that searches do not use."""
     if space.state == "building":
         found = f"its change to {space.model} has come to {space.embedded} of {space.chunks} chunks"
-        advice = f"Unless it is under way, go on with: cayu-pg model {space.model} -c {collection}"
+        advice = (
+            f"Unless it is under way, go on with: cayu-pg model {quote(space.model)} -c {quote(collection)}"
+        )
         return _warning(_where(collection), found, advice)
     found = f"it keeps the vectors of {space.model}, which searches do not use"
     advice = f"Once nobody needs to go back: collection.drop_space({space.model!r})"
@@ -274,7 +287,7 @@ def on_indexes(facts: CollectionFacts, indexes: Iterable[IndexHealth]) -> Iterat
     by_state: dict[str, list[str]] = {}
     for each in indexes:
         by_state.setdefault(each.state, []).append(each.kind)
-    build = f"Run: cayu-pg reindex -c {facts.name}"
+    build = f"Run: cayu-pg reindex -c {quote(facts.name)}"
     for state, found in (
         ("missing", "lacks its index of {}, of which searches read all"),
         ("invalid", "has an invalid index of {}, left of a build that broke off"),

@@ -205,7 +205,7 @@ def test_settings_for_small_databases_are_seen_when_the_schema_is_large(facts: S
     large = small._replace(bytes=2 << 30, total_bytes=3 << 30)
 
     def seen(table: Relation, settings: dict[str, str]) -> list[str]:
-        found = on_schema("schema cayu", "cayu_0002", [table], settings)
+        found = on_schema("cayu", "cayu_0002", [table], settings)
         return [f"{each.level} {each.found}" for each in found if each.level != "ok"]
 
     assert seen(small, settings) == []
@@ -237,6 +237,12 @@ def test_a_session_with_a_transaction_open_for_long_is_seen(
         pid = connection.scalar(sa.text("SELECT pg_backend_pid()"))
         [trouble] = troubles(store.doctor())
     assert f"cayu_pg (pid {pid}) is idle in transaction, its transaction has been open for 0 s" in trouble
+
+
+def test_a_collation_that_changed_under_the_database_is_seen(store: Store, engine: sa.Engine) -> None:
+    do(engine, "UPDATE pg_database SET datcollversion = '0' WHERE datname = current_database()")
+    [trouble] = troubles(store.doctor())
+    assert trouble.startswith("warning collation: the operating system sorts text otherwise")
 
 
 def test_a_pooler_is_noted(facts: ServerFacts) -> None:

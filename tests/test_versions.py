@@ -1,4 +1,4 @@
-"""Versions of pgvector: too old ones are refused, vulnerable ones are warned about once."""
+"""Versions: supported ones of PostgreSQL do everything, a pgvector too old is refused, a vulnerable one is told of."""
 
 from __future__ import annotations
 
@@ -7,10 +7,29 @@ import logging
 import pytest
 import sqlalchemy as sa
 
-from cayu_pg import HashEmbedder, MissingExtension, Store, migrate
+from cayu_pg import Document, HashEmbedder, Message, MissingExtension, Store, migrate
 from cayu_pg.sql.engine import vulnerability, warn_of_vulnerability
+from tests.conftest import new_database
 
 EMBEDDER = HashEmbedder(16)
+
+
+@pytest.mark.parametrize(("server", "version"), [("server_url", 18), ("postgres16_url", 16)])
+def test_versions_of_postgresql_that_are_supported_do_everything(
+    request: pytest.FixtureRequest, server: str, version: int
+) -> None:
+    with new_database(request.getfixturevalue(server)) as url:
+        migrate(url)
+        with Store(url, embedder=EMBEDDER) as store:
+            notes = store.collection("notes")
+            notes.ingest([Document(f"Note {number}.", id=str(number)) for number in range(30)])
+            assert len(notes.reindex(min_chunks=10)) == 3
+            assert [hit.record_id for hit in notes.search("note 7", limit=1).hits] == ["7"]
+            store.transcript("talk").append([Message.text("user", "Rotate the key.")])
+            assert [hit.position for hit in store.transcript("talk").search("key")] == [0]
+            report = store.doctor()
+    assert report.level != "error"
+    assert f"PostgreSQL: {version}." in str(report)
 
 
 def pretend(engine: sa.Engine, version: str) -> None:

@@ -26,6 +26,8 @@ MOST_SESSIONS = 5
 _SERVER = """
 SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS number,
        current_user AS role, pg_is_in_recovery() AS is_replica,
+       (SELECT datcollversion <> coalesce(pg_database_collation_actual_version(oid), '') FROM pg_database
+        WHERE datname = current_database()) AS has_other_collation,
        (SELECT default_version FROM pg_available_extensions WHERE name = 'vector') AS available,
        (SELECT jsonb_object_agg(name, reset_val) FROM pg_settings WHERE name = ANY(:names)) AS settings"""
 
@@ -96,6 +98,7 @@ class ServerFacts:
     role: str
     is_replica: bool
     is_pooled: bool
+    has_other_collation: bool
     extension: Extension | None
     available: str | None  # the version of pgvector that the server could install
     settings: dict[str, str]
@@ -138,6 +141,7 @@ def server_facts(conn: sa.Connection, *, long_seconds: float) -> ServerFacts:
         role=row.role,
         is_replica=row.is_replica,
         is_pooled=not is_own_session(conn),
+        has_other_collation=bool(row.has_other_collation),
         extension=find_extension(conn),
         available=row.available,
         settings=row.settings,
