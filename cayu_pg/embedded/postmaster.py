@@ -67,7 +67,9 @@ class Server:
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection that commits each statement, to the database that is always there."""
-        where = psycopg.conninfo.make_conninfo(host=self.host, port=self.port, dbname=SUPERUSER)
+        where = psycopg.conninfo.make_conninfo(
+            host=self.host, port=self.port, dbname=SUPERUSER, fallback_application_name="cayu_pg"
+        )
         return psycopg.connect(where, user=SUPERUSER, autocommit=True, connect_timeout=10)
 
 

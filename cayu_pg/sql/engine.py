@@ -18,7 +18,7 @@ MINIMUM_EXTENSION = (0, 8, 0)
 PATCHED_EXTENSION = (0, 8, 2)  # below it: CVE-2026-3172
 CONNECT_ARGS = {
     "prepare_threshold": None,  # PgBouncer in transaction mode keeps no prepared statements
-    "application_name": "cayu_pg",
+    "fallback_application_name": "cayu_pg",  # unlike application_name, it leaves PGAPPNAME and the URL their say
     "connect_timeout": 10,
     # A network that swallows everything is noticed within a minute, not after the two hours of TCP.
     "keepalives_idle": 30,
@@ -74,7 +74,10 @@ def open_async_engine(url: str | sa.URL) -> AsyncEngine:
 
 def _connect_args(url: str | sa.URL) -> dict[str, object]:
     given = parse_url(url).query
-    return {name: value for name, value in CONNECT_ARGS.items() if name not in given}
+    ours: dict[str, object] = {name: value for name, value in CONNECT_ARGS.items() if name not in given}
+    if "application_name" in given.get("options", ()):  # the server would take ours for the later word
+        del ours["fallback_application_name"]
+    return ours
 
 
 def require_server(conn: sa.Connection) -> None:
