@@ -8,6 +8,7 @@ from cayu_pg.appending import AppendResult
 from cayu_pg.async_collection import AsyncCollection
 from cayu_pg.async_store import AsyncStore
 from cayu_pg.async_transcript import AsyncTranscript
+from cayu_pg.calibration import CalibrationReport
 from cayu_pg.changing_model import ChangeProgress, EmbedderChange
 from cayu_pg.collection import Collection
 from cayu_pg.context import format_context
@@ -102,6 +103,7 @@ __all__ = [
     "AsyncCollection",
     "AsyncStore",
     "AsyncTranscript",
+    "CalibrationReport",
     "CayuPgError",
     "ChangeProgress",
     "ChannelDiagnostics",

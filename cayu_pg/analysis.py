@@ -21,10 +21,11 @@ _LONGEST_WORD = 2046  # bytes, of a lexeme
 _LONG_RUN = re.compile(rf"\S{{{_LONGEST_WORD // 4},}}")  # a character has up to four
 
 # Scripts written without spaces: Thai, Lao, Myanmar, Khmer, Kana, Bopomofo, Han, Hangul.
-_UNSPACED = re.compile(
+UNSPACED = (
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1100-\u11ff\u3005-\u3007\u3040-\u30ff\u3100-\u312f"
-    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]+"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
+_UNSPACED = re.compile(f"{UNSPACED}+")
 # Possessive, and begun only at the start of a run, so that a long run without a hit costs one pass.
 _IDENTIFIER = re.compile(
     r"(?<![A-Za-z0-9])(?:"

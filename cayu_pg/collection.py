@@ -8,7 +8,9 @@ from typing import Literal
 
 import sqlalchemy as sa
 
-from cayu_pg import changing_model, declaring, named_fusions, operations
+from cayu_pg import calibrating, changing_model, declaring, named_fusions, operations
+from cayu_pg.calibrating import CALIBRATED, PROBES
+from cayu_pg.calibration import CalibrationReport
 from cayu_pg.changing_model import ChangeProgress, EmbedderChange
 from cayu_pg.embedding import Embedder
 from cayu_pg.evaluating import (
@@ -284,6 +286,21 @@ class Collection:
     def features(self) -> dict[str, CollectionFeature]:
         """The features that are declared, by name."""
         return self._run(declaring.declared_features(self._state))
+
+    def calibrate(
+        self, *, name: str = CALIBRATED, probes: int = PROBES, progress: SearchesDone | None = None
+    ) -> CalibrationReport:
+        """Without judgements: whether each channel finds the collection's own passages, and the fusion that follows.
+
+        A fifth of the words of up to `probes` passages, and the titles of their records, are asked of each channel.
+        One that finds less than half of what the other does is left out; else the weights are equal. Saved under
+        `name` for `search(fusion=name)`; nothing else is written. The same collection gives the same report.
+        """
+        return self._run(calibrating.calibrate(self._state, name, probes, progress))
+
+    def misfit(self) -> str | None:
+        """What the newest calibration with the present model says against a channel; None when there is nothing."""
+        return self._run(operations.misfit(self._state))
 
     def change_embedder(
         self, embedder: Embedder, *, progress: Callable[[ChangeProgress], object] | None = None

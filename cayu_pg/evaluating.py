@@ -121,7 +121,7 @@ def evaluate_collection(
         check_callable("progress", progress)
     judged = judged_queries(queries, qrels)
     askings = [*(_Asking(name, (name,)) for name in CHANNELS), _Asking(EQUAL)]
-    names = _checked_names(fusions)
+    names = free_names(fusions)
     for name in names:
         yield from named_fusions.load(state, name)  # NotFound before the first search, not after many
         askings.append(_Asking(name, fusion=name))
@@ -161,7 +161,7 @@ def tune_collection(
     """Tune on what the channels answer to the judged queries, and save the outcome under the name."""
     _check_depths(k=k, candidates=candidates)
     if name is not None:
-        _checked_names([name])
+        free_names([name])
     if progress is not None:
         check_callable("progress", progress)
     judged = judged_queries(queries, qrels)
@@ -178,7 +178,7 @@ def tune_collection(
     )
     if name is None:
         return report
-    yield from named_fusions.save(state, name, report.config)
+    yield from named_fusions.save(state, name, report.config, report.evidence())
     return report.model_copy(update={"name": name})
 
 
@@ -265,7 +265,7 @@ def _counter(progress: SearchesDone | None, before: int, total: int) -> Callable
     return lambda done: None if progress is None else progress(before + done, total)
 
 
-def _checked_names(fusions: Sequence[str]) -> list[str]:
+def free_names(fusions: Sequence[str]) -> list[str]:
     """Each name once; InvalidInput for one that a report gives to something else."""
     reserved = (*CHANNELS, EQUAL)
     names = list(dict.fromkeys(check_names("fusion", fusions)))

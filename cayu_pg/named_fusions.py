@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cayu_pg import operations
 from cayu_pg.arguments import check_name
@@ -15,12 +16,20 @@ from cayu_pg.sql import fusion_configs
 from cayu_pg.steps import Steps, answering, read, write_repeatable
 
 
-def save(state: CollectionState, name: str, config: WeightedReciprocalRankFusionConfig) -> Steps[str]:
-    """Save a configuration under a name, in place of the one that had it; its fingerprint."""
+def save(
+    state: CollectionState,
+    name: str,
+    config: WeightedReciprocalRankFusionConfig,
+    evidence: Mapping[str, Any] | None = None,
+) -> Steps[str]:
+    """Save a configuration under a name, in place of the one that had it, and what it was earned from.
+
+    Its fingerprint.
+    """
     check_name("fusion", name)
     if not isinstance(config, WeightedReciprocalRankFusionConfig):
         raise InvalidInput("config", "a WeightedReciprocalRankFusionConfig", type(config).__name__)
-    yield from write_repeatable(fusion_configs.save_fusion, state.tables, state.row, name, config)
+    yield from write_repeatable(fusion_configs.save_fusion, state.tables, state.row, name, config, evidence)
     state.fusions.pop(name, None)  # loaded anew, should the caller roll back
     return config.fingerprint()
 

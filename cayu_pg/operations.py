@@ -20,6 +20,7 @@ from cayu_pg.defaults import DISTANCE, K1, QUANTIZATION, TEXT_CONFIG, B, is_chos
 from cayu_pg.embedding import Embedder, SentenceTransformerEmbedder, check_embedder
 from cayu_pg.errors import InvalidInput, NotFound, QueryCanceled
 from cayu_pg.features import undeclared
+from cayu_pg.fitting_channels import known_misfit
 from cayu_pg.fusion import WeightedReciprocalRankFusionConfig
 from cayu_pg.ingesting import Cutting, IngestProgress, IngestReport, Progress, ingest, refresh_if_due
 from cayu_pg.migrating import check_schema
@@ -233,7 +234,10 @@ def ingest_documents(
     if defer_indexes or (state.store.builds_indexes and report.chunks_added):
         with suppress(QueryCanceled):  # behind somebody's long transaction; the advice says what is lacking
             yield from reindex(state, indexes.MIN_CHUNKS, building=_telling(report, progress))
-    return report.model_copy(update={"advice": _advice(state.row)})
+    advice = _advice(state.row)
+    if report.chunks_added and (warning := (yield from known_misfit(state.tables, state.row))):
+        advice.append(warning)
+    return report.model_copy(update={"advice": advice})
 
 
 def _drop_until_loaded(state: CollectionState) -> Steps[None]:
@@ -475,6 +479,13 @@ def reindex(
 def index_progress(state: CollectionState) -> Steps[IndexProgress | None]:
     """How far a build is that goes on elsewhere."""
     return (yield from read(indexes.build_progress, state.tables, state.row.collection_id))
+
+
+@answering
+def misfit(state: CollectionState) -> Steps[str | None]:
+    """What the newest calibration says against a channel."""
+    yield from look_again(state)
+    return (yield from known_misfit(state.tables, state.row))
 
 
 @answering

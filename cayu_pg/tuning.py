@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isclose, log2
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,6 +96,10 @@ class TuningReport(BaseModel):
     def fingerprint(self) -> str:
         """The fingerprint of `config`, which the results of its searches carry."""
         return self.config.fingerprint()
+
+    def evidence(self) -> dict[str, Any]:
+        """What is kept beside the configuration: all but the configuration itself."""
+        return {"from": "tuning", **self.model_dump(mode="json", exclude={"config", "name"})}
 
     def __str__(self) -> str:
         weighed = (*self.tuned.channel_weights.items(), *self.tuned.feature_weights.items())

@@ -43,9 +43,9 @@ VALUES: dict[str, Any] = {
 RIGHT = {
     "number": """Store.collection.k1 Store.delete_messages_older_than.batch Store.search.limit Store.search.candidates
         Store.search.max_distance Store.search.rerank_seconds Store.search.as_of Store.search.timeout
-        Store.doctor.timeout Store.search_messages.limit Collection.evaluate.k Collection.evaluate.recall_k
-        Collection.get.revision
-        Collection.ingest.chunk_overlap Collection.measure_recall.sample Collection.measure_recall.k
+        Store.doctor.timeout Store.search_messages.limit Collection.calibrate.probes Collection.evaluate.k
+        Collection.evaluate.recall_k Collection.get.revision Collection.ingest.chunk_overlap
+        Collection.measure_recall.sample Collection.measure_recall.k
         Collection.prune.keep_last Collection.records.limit Collection.reindex.min_chunks Collection.reindex.timeout
         Collection.restore.revision Collection.search.limit Collection.search.candidates Collection.search.as_of
         Collection.search.max_distance Collection.search.rerank_seconds Collection.search.timeout

@@ -19,12 +19,12 @@ LAYERS = {
     "errors": "errors",
     "types": "canonical_json durable_json filters frozen_maps fused message_parts messages query ranking records"
     " texts web_evidence web_urls",
-    "pure": "analysis arguments bm25 context continuation defaults evaluation features fusion message_formats"
-    " message_terms spelling splitting text_query tuning",
+    "pure": "analysis arguments bm25 calibration context continuation defaults evaluation features fusion"
+    " message_formats message_terms spelling splitting text_query tuning",
     "models and sql": "embedding reranking sql",
-    "pipelines": "appending asking beir changing_model declaring doctor evaluating findings fitting_embedder ingesting"
-    " message_search migrating named_fusions operations rag ranked_rows recall replicas retrieval revising"
-    " search_request steps timeouts transcripts writing",
+    "pipelines": "appending asking beir calibrating changing_model declaring doctor evaluating findings"
+    " fitting_channels fitting_embedder ingesting message_search migrating named_fusions operations rag ranked_rows"
+    " recall replicas retrieval revising search_request steps timeouts transcripts writing",
     "doors": "async_collection async_connections async_store async_transcript collection connections embedded"
     " settings store transcript",
     "package": "__init__",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy.dialects.postgresql import insert
@@ -18,17 +21,20 @@ def save_fusion(
     collection: CollectionRow,
     name: str,
     config: WeightedReciprocalRankFusionConfig,
+    evidence: Mapping[str, Any] | None,
 ) -> None:
-    """Save a configuration, in place of the one that had the name."""
+    """Save a configuration and what it was earned from, in place of the one that had the name."""
     new = insert(t.fusion_configs).values(
         **collection.key,
         name=name,
         config=config.model_dump(mode="json"),
         fingerprint=config.fingerprint(),
+        evidence=sa.null() if evidence is None else dict(evidence),
     )
     replaced = {
         "config": new.excluded.config,
         "fingerprint": new.excluded.fingerprint,
+        "evidence": new.excluded.evidence,
         "created_at": sa.func.now(),
     }
     conn.execute(new.on_conflict_do_update(index_elements=["collection_id", "name"], set_=replaced))
@@ -54,3 +60,25 @@ def load_fusion(
             f" {row.fingerprint}, found {config.fingerprint()}; save it again"
         )
     return config
+
+
+class Calibrated(NamedTuple):
+    """The newest configuration that a calibration saved: its name, and what was seen."""
+
+    name: str
+    evidence: dict[str, Any]
+
+
+def newest_calibration(
+    conn: sa.Connection, t: Tables, collection_id: int, model: str | None
+) -> Calibrated | None:
+    """What was last seen of the collection with its present model; None when it was not calibrated since."""
+    f = t.fusion_configs
+    seen = (f.c.evidence["from"].astext == "calibration") & (f.c.evidence["model"].astext == model)
+    row = conn.execute(
+        sa.select(f.c.name, f.c.evidence)
+        .where(f.c.collection_id == collection_id, seen)
+        .order_by(f.c.created_at.desc(), f.c.name)
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else Calibrated(*row)
