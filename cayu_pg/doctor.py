@@ -15,12 +15,14 @@ from cayu_pg.findings import (
     on_indexes,
     on_indexes_left_behind,
     on_lost_chunks,
+    on_misfit,
     on_replica,
     on_schema,
     on_server,
     on_space,
     report_of,
 )
+from cayu_pg.fitting_channels import known_misfits
 from cayu_pg.fitting_embedder import maker_of
 from cayu_pg.migrating import check_revision
 from cayu_pg.operations import StoreState
@@ -91,8 +93,10 @@ def _look_at_collections(state: StoreState, t: Tables, tenant: str, findings: li
     indexes = yield from _tried(findings, "indexes", read(index_health, t, tenant, sizes))
     unowned = yield from _tried(findings, "indexes", read(left_behind, t))
     lost = yield from _tried(findings, "chunks", read(collection_health.lost_chunks, t, tenant, len(found)))
+    misfits = yield from _tried(findings, "calibrations", known_misfits(t, tenant))
     for each in found:
         findings += on_collection(each, makers or [])
+        findings += on_misfit(each.name, (misfits or {}).get(each.name))
         findings += [on_space(each.name, space) for name, space in spaces or () if name == each.name]
         findings += on_indexes(each, (indexes or {}).get(each.name, ()))
         if lost is not None and each.name in lost:

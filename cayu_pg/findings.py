@@ -268,6 +268,11 @@ def on_collection(facts: CollectionFacts, makers: Sequence[Maker]) -> Iterator[F
         )
 
 
+def on_misfit(collection: str, warning: str | None) -> list[Finding]:
+    """A channel that a calibration saw not to fit."""
+    return [] if warning is None else [Finding(level="warning", subject=_where(collection), found=warning)]
+
+
 def on_space(collection: str, space: EmbeddingSpace) -> Finding:
     """A space that searches do not use."""
     if space.state == "building":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from cayu_pg.calibration import (
     misfit_warning,
     probes_of,
 )
+from cayu_pg.cli import main
 from cayu_pg.collection import Collection
 from cayu_pg.embedding import HashEmbedder
 from cayu_pg.errors import InvalidInput
@@ -312,3 +314,27 @@ def test_both_doors_calibrate_alike(misfitted: Collection, database_url: str) ->
 
     assert asyncio.run(work()) == (misfitted.calibrate(), misfitted.misfit())
     assert misfitted.misfit() is not None
+
+
+def test_the_doctor_tells_a_misfit(misfitted: Collection, unfitting: Store) -> None:
+    assert "does not fit" not in str(unfitting.doctor())
+    misfitted.calibrate()
+    told = [each.found for each in unfitting.doctor().findings if each.level == "warning"]
+    assert misfitted.misfit() in told
+
+
+def test_the_command_calibrates_and_searches_with_the_outcome(
+    engine: sa.Engine, database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = made_up(1)
+    Store(engine, embedder=HashEmbedder(64)).collection("notes").ingest(texts)
+
+    def run(command: str, *arguments: str) -> str:
+        assert main([command, *arguments, "-c", "notes", "--url", database_url]) == 0
+        return capsys.readouterr().out
+
+    assert "notes: calibrated" in run("calibrate")
+    report = json.loads(run("calibrate", "--name", "mine", "--probes", "25", "--json"))
+    assert (report["name"], report["words"]["probes"]) == ("mine", 25)
+    found = json.loads(run("search", texts[0][:80], "--fusion", "mine", "--json"))
+    assert found["fusion"]["diagnostics"]["configuration_sha256"] == report["fingerprint"]

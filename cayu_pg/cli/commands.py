@@ -153,6 +153,7 @@ def _search(options: Namespace) -> SearchResult:
             fuzzy=options.fuzzy,
             per_record=options.per_record,
             exact=options.exact,
+            fusion=options.fusion,
         )
 
 

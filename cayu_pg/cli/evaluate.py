@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def run_evaluate(options: Namespace) -> int:
                 name=options.tune,
                 held_out=held_out,
                 k=options.k,
-                progress=_progress("tuning"),
+                progress=printing.counter("tuning"),
             )
             qrels = {query: qrels[query] for query in held_out}
         report = collection.evaluate(
@@ -86,7 +86,7 @@ def run_evaluate(options: Namespace) -> int:
             fusions=[*options.fusion, *([options.tune] if options.tune is not None else [])],
             k=options.k,
             recall_k=options.recall_k,
-            progress=_progress("searching"),
+            progress=printing.counter("searching"),
         )
     _write_picture(options.svg, report)
     _print(report, tuned, options.json)
@@ -112,17 +112,6 @@ def _ingest(collection: Collection, options: Namespace) -> None:
     if report.chunks_added or report.chunks_removed:
         collection.refresh_statistics()
         collection.reindex()
-
-
-def _progress(title: str) -> Callable[[int, int], None] | None:
-    """A callback that keeps a count current on a terminal; None where there is none."""
-    if not sys.stderr.isatty():
-        return None
-
-    def update(done: int, total: int) -> None:
-        print(f"\r{title}: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
-
-    return update
 
 
 def _write_picture(path: Path | None, report: EvaluationReport) -> None:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cayu_pg.cli import commands, evaluate, history, model, transcripts
+from cayu_pg.cli import calibrate, commands, evaluate, history, model, transcripts
 from cayu_pg.cli.demo import run_demo
 from cayu_pg.defaults import TEXT_CONFIG
 from cayu_pg.sql.tables import DEFAULT_SCHEMA
@@ -34,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_collections(kinds)
     _add_reindex(kinds)
     _add_model(kinds)
+    _add_calibrate(kinds)
     _add_evaluate(kinds)
     _add_doctor(kinds)
     _add_embedded(kinds)
@@ -115,6 +116,7 @@ def _add_search(kinds: _Kinds, name: str, summary: str, run: object) -> None:
     command.add_argument("--where", type=_filter, metavar="JSON", help='filter, such as \'{"lang": "en"}\'')
     command.add_argument("--per-record", action="store_true", help="the best passage of each record")
     command.add_argument("--exact", action="store_true", help="without the approximate index")
+    command.add_argument("--fusion", metavar="NAME", help="fuse as this saved configuration says")
     _json(command)
 
 
@@ -154,6 +156,13 @@ def _add_reindex(kinds: _Kinds) -> None:
 def _add_model(kinds: _Kinds) -> None:
     command = _command(kinds, "model", model.SUMMARY, model.run_model)
     model.add_arguments(command)
+    _json(command)
+
+
+def _add_calibrate(kinds: _Kinds) -> None:
+    command = _command(kinds, "calibrate", calibrate.SUMMARY, calibrate.run_calibrate)
+    _collection(command)
+    calibrate.add_arguments(command)
     _json(command)
 
 

@@ -140,6 +140,17 @@ def describe_ingest(state: IngestProgress, total: int | None = None) -> str:
     return f"{done}, {left} left"
 
 
+def counter(title: str) -> Callable[[int, int], None] | None:
+    """A callback that keeps a count current on a terminal; None where there is none."""
+    if not sys.stderr.isatty():
+        return None
+
+    def update(done: int, total: int) -> None:
+        print(f"\r{title}: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    return update
+
+
 @contextmanager
 def build_bar(ask: Callable[[], IndexProgress | None], *, shown: bool) -> Iterator[None]:
     """Keep a line about the index that is being built current on a terminal, meanwhile."""

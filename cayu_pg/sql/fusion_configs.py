@@ -69,16 +69,22 @@ class Calibrated(NamedTuple):
     evidence: dict[str, Any]
 
 
-def newest_calibration(
-    conn: sa.Connection, t: Tables, collection_id: int, model: str | None
-) -> Calibrated | None:
-    """What was last seen of the collection with its present model; None when it was not calibrated since."""
-    f = t.fusion_configs
-    seen = (f.c.evidence["from"].astext == "calibration") & (f.c.evidence["model"].astext == model)
-    row = conn.execute(
-        sa.select(f.c.name, f.c.evidence)
-        .where(f.c.collection_id == collection_id, seen)
-        .order_by(f.c.created_at.desc(), f.c.name)
-        .limit(1)
-    ).one_or_none()
-    return None if row is None else Calibrated(*row)
+def newest_calibrations(
+    conn: sa.Connection, t: Tables, tenant: str, *, collection: str | None = None
+) -> dict[str, Calibrated]:
+    """What was last seen with its present model of each of the tenant's collections, or of one, by name."""
+    c, e, f = t.collections, t.embedding_spaces, t.fusion_configs
+    active = (e.c.collection_id == c.c.id) & (e.c.space_id == c.c.active_space_id)
+    statement = (
+        sa.select(c.c.name.label("collection"), f.c.name, f.c.evidence)
+        .select_from(c.join(f, f.c.collection_id == c.c.id).outerjoin(e, active))
+        .where(
+            c.c.tenant == tenant,
+            f.c.evidence["from"].astext == "calibration",
+            f.c.evidence["model"].astext.is_not_distinct_from(e.c.model),
+        )
+        .order_by(c.c.name, f.c.created_at, f.c.name.desc())  # the newest comes last, and stays
+    )
+    if collection is not None:
+        statement = statement.where(c.c.name == collection)
+    return {row.collection: Calibrated(row.name, row.evidence) for row in conn.execute(statement)}
