@@ -25,6 +25,7 @@ from cayu_pg.sql.appends import Batch, OnceOnly, TranscriptName, append_messages
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, write, write_repeatable
 from cayu_pg.texts import storable
+from cayu_pg.tracing import span
 
 ANALYZER = "standard-1"
 MAX_KEY = 512
@@ -59,12 +60,14 @@ class Words:
 def append(tables: Tables, name: TranscriptName, batch: Batch, expected: int | None) -> Steps[AppendResult]:
     """Write a batch in one transaction; only an idempotency key tells whether that has happened already."""
     write_once = write if batch.once is None else write_repeatable
-    try:
-        done = yield from write_once(append_messages, tables, name, batch, expected)
-    except Conflict as error:
-        if batch.once is None or not _lost_a_race(error):
-            raise
-        done = yield from write_once(append_messages, tables, name, batch, expected)
+    with span("append", messages=len(batch.messages)) as note:
+        try:
+            done = yield from write_once(append_messages, tables, name, batch, expected)
+        except Conflict as error:
+            if batch.once is None or not _lost_a_race(error):
+                raise
+            done = yield from write_once(append_messages, tables, name, batch, expected)
+        note(first=done.first, replayed=done.replayed)
     return AppendResult(done.first, done.last, done.replayed, len(batch.truncated))
 
 

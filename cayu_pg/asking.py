@@ -32,6 +32,7 @@ from cayu_pg.sql.spaces import Maker
 from cayu_pg.sql.spelling import corrections
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute
+from cayu_pg.tracing import span
 
 
 class StaleCollection(Conflict):
@@ -84,9 +85,10 @@ def vector_literal(vector: NDArray[np.float32]) -> str:
 
 
 def _encode(embedder: Embedder, query: str, dimensions: int) -> NDArray[np.float32]:
-    vectors = check_vectors(
-        [embedder.encode_query(query)], count=1, dimensions=dimensions, field="query vector"
-    )
+    with span("embed", kind="query", count=1, model=embedder.model, dimensions=dimensions):
+        vectors = check_vectors(
+            [embedder.encode_query(query)], count=1, dimensions=dimensions, field="query vector"
+        )
     vector: NDArray[np.float32] = vectors[0]
     return vector
 

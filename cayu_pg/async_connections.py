@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
@@ -10,10 +11,13 @@ from typing import Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from cayu_pg.connections import AGAIN
 from cayu_pg.errors import ConnectionLost, InvalidInput, OutcomeUnknown
 from cayu_pg.sql.engine import check_driver, lends_one, open_async_engine
 from cayu_pg.sql.errors import committing, translated
 from cayu_pg.steps import Outcome, in_turn_async, settled_async
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -56,6 +60,7 @@ class AsyncPool:
         try:
             return await self._read(function)
         except ConnectionLost:
+            log.warning(AGAIN)
             return await self._read(function)  # the pool drops all connections of then, so this one is new
 
     async def _read(self, function: Callable[[sa.Connection], R]) -> R:
@@ -71,6 +76,7 @@ class AsyncPool:
         except OutcomeUnknown:
             raise
         except ConnectionLost:
+            log.warning(AGAIN)
             return await self._write(function)  # what was not committed is as if it had never been sent
 
     async def repeating(self, function: Callable[[sa.Connection], R]) -> R:
@@ -78,6 +84,7 @@ class AsyncPool:
         try:
             return await self._write(function)
         except ConnectionLost:
+            log.warning(AGAIN)
             return await self._write(function)
 
     async def _write(self, function: Callable[[sa.Connection], R]) -> R:
@@ -96,6 +103,7 @@ class AsyncPool:
         try:
             return await self._maintain(function)
         except ConnectionLost:
+            log.warning(AGAIN)
             return await self._maintain(function)  # it looks first at what is left to do
 
     async def _maintain(self, function: Callable[[sa.Connection], R]) -> R:

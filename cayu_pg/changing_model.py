@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from cayu_pg.sql.model_change import EmbeddingSpace
 from cayu_pg.sql.spaces import Space
 from cayu_pg.steps import Steps, answering, compute, maintain, read, write, write_repeatable
 from cayu_pg.writing import embed
+
+log = logging.getLogger(__name__)
 
 PAGE = 500  # chunks that are embedded and committed together
 DELETED_AT_ONCE = 10_000  # vectors
@@ -137,6 +140,7 @@ def _take_over(state: CollectionState, filling: _Filling) -> Steps[list[str]]:
             "other processes keep writing without the new model; give them next_embedder, then go on"
         )
     yield from look_again(state)
+    log.info("%s answers with %s now", state.row.name, filling.space.maker)
     return built
 
 

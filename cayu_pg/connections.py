@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -13,6 +14,10 @@ from cayu_pg.errors import ConnectionLost, InvalidInput, OutcomeUnknown
 from cayu_pg.sql.engine import check_driver, lends_one, open_engine
 from cayu_pg.sql.errors import committing, translated
 from cayu_pg.steps import Outcome, in_turn, settled
+
+log = logging.getLogger(__name__)
+
+AGAIN = "a connection broke; the step is done once more on another"
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -49,6 +54,7 @@ class Pool:
         try:
             return self._read(function)
         except ConnectionLost:
+            log.warning(AGAIN)
             return self._read(function)  # the pool drops all connections of then, so this one is new
 
     def _read(self, function: Callable[[sa.Connection], R]) -> R:
@@ -63,6 +69,7 @@ class Pool:
         except OutcomeUnknown:
             raise
         except ConnectionLost:
+            log.warning(AGAIN)
             return self._write(function)  # what was not committed is as if it had never been sent
 
     def repeating(self, function: Callable[[sa.Connection], R]) -> R:
@@ -70,6 +77,7 @@ class Pool:
         try:
             return self._write(function)
         except ConnectionLost:
+            log.warning(AGAIN)
             return self._write(function)
 
     def _write(self, function: Callable[[sa.Connection], R]) -> R:
@@ -87,6 +95,7 @@ class Pool:
         try:
             return self._maintain(function)
         except ConnectionLost:
+            log.warning(AGAIN)
             return self._maintain(function)  # it looks first at what is left to do
 
     def _maintain(self, function: Callable[[sa.Connection], R]) -> R:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +21,7 @@ from cayu_pg.sql.collections import CollectionRow
 from cayu_pg.sql.indexes import analyze_tables
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, maintain, read, write_repeatable
+from cayu_pg.tracing import span
 from cayu_pg.writing import PreparedBatch, Refusal, write_batches
 
 BATCH_DOCUMENTS = 500
@@ -27,6 +29,8 @@ BATCH_CHUNKS = 500
 BATCH_CHARACTERS = 4_000_000
 ANALYZED_FROM = 1_000  # chunks; plans for fewer are good without
 MAX_CHUNKS = 200_000  # of one document, which is written in one transaction
+
+log = logging.getLogger(__name__)
 
 
 class IngestReport(BaseModel):
@@ -123,18 +127,31 @@ def ingest(
             seconds = time.perf_counter() - began
             progress(IngestProgress(tally.documents, tally.chunks, tally.counts.embeddings_computed, seconds))
 
-    yield from write_batches(
-        t,
-        collection,
-        embedders,
-        prepared_batches(iterate(documents), cutting, on_error),
-        told,
-        before_writing,
+    with span("ingest", collection=collection.name) as note:
+        yield from write_batches(
+            t,
+            collection,
+            embedders,
+            prepared_batches(iterate(documents), cutting, on_error),
+            told,
+            before_writing,
+        )
+        if refresh and (tally.counts.chunks_added or tally.counts.chunks_removed):
+            yield from refresh_if_due(t, collection)
+        counts = asdict(tally.counts)
+        note(documents=tally.documents, refused=len(tally.refused), **counts)
+    seconds = time.perf_counter() - began
+    log.info(
+        "ingested into %s: %d documents, %d refused, %d chunks added, %d removed, %d embedded, %.1f s",
+        collection.name,
+        tally.documents,
+        len(tally.refused),
+        tally.counts.chunks_added,
+        tally.counts.chunks_removed,
+        tally.counts.embeddings_computed,
+        seconds,
     )
-    if refresh and (tally.counts.chunks_added or tally.counts.chunks_removed):
-        yield from refresh_if_due(t, collection)
-    counts = {each.name: getattr(tally.counts, each.name) for each in fields(tally.counts)}
-    return IngestReport(**counts, refused=tally.refused, seconds=time.perf_counter() - began)
+    return IngestReport(**counts, refused=tally.refused, seconds=seconds)
 
 
 def refresh_if_due(t: Tables, collection: CollectionRow) -> Steps[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +20,14 @@ from cayu_pg.fusion import WeightedReciprocalRankFusion
 from cayu_pg.query import ChannelDiagnostics, RerankDiagnostics, SearchDiagnostics, SearchHit, SearchResult
 from cayu_pg.ranked_rows import Key, RankedRows, channel_diagnostics
 from cayu_pg.reranking import Reranker
-from cayu_pg.search_request import SearchRequest
+from cayu_pg.search_request import CHANNELS, SearchRequest
 from cayu_pg.sql.channels import ChannelRow, HitText, fetch_texts
 from cayu_pg.sql.spaces import Maker
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, read
+from cayu_pg.tracing import span
+
+log = logging.getLogger(__name__)
 
 RERANK_BATCH = 16  # passages scored between two looks at the clock
 
@@ -43,6 +47,23 @@ class _Found:
 
 def search(t: Tables, searched: Sequence[Searched], request: SearchRequest) -> Steps[SearchResult]:
     """The steps of a search: models with no connection held, and one reading transaction."""
+    names = [each.row.name for each in searched]
+    with span("search", collections=names, limit=request.limit, candidates=request.candidates) as note:
+        result = yield from _search(t, searched, request)
+        note(hits=len(result.hits), fused=len(result.fusion.candidates))
+    taken = result.diagnostics
+    log.debug(
+        "searched %s: %d hits in %.1f ms, of which model %.1f and database %.1f",
+        ", ".join(names),
+        len(result.hits),
+        taken.total_milliseconds,
+        taken.embedding_milliseconds,
+        taken.database_milliseconds,
+    )
+    return result
+
+
+def _search(t: Tables, searched: Sequence[Searched], request: SearchRequest) -> Steps[SearchResult]:
     began = time.perf_counter()
     check_declared(request.fusion, [each.row.features for each in searched])
     names = [each.row.name for each in searched]
@@ -88,7 +109,13 @@ def _find(
     page: Continuation | None,
 ) -> _Found:
     """The channels of every collection, their fusion, and the texts of the candidates that may be shown."""
-    asked = ask_channels(conn, t, searched, request, vectors, None if page is None else page.now)
+    with span("channels", collections=[each.row.name for each in searched]) as note:
+        asked = ask_channels(conn, t, searched, request, vectors, None if page is None else page.now)
+        diagnostics = {
+            each.channel.channel: channel_diagnostics(each, request, asked.milliseconds)
+            for each in asked.ranked
+        }
+        note(**_counted(diagnostics))
     if page is not None:
         check_state(page, asked.state)
     channels = tuple(each.channel for each in asked.ranked)
@@ -97,10 +124,24 @@ def _find(
     )
     rows_of = _best_rows(asked.ranked, {each.label: each for each in searched})
     texts = _texts(conn, t, _wanted(request, fusion, page), rows_of)
-    diagnostics = {
-        each.channel.channel: channel_diagnostics(each, request, asked.milliseconds) for each in asked.ranked
-    }
     return _Found(fusion, rows_of, texts, diagnostics, asked.state, asked.now, asked.milliseconds)
+
+
+def _counted(channels: dict[str, ChannelDiagnostics]) -> dict[str, object]:
+    """What a span says of the vector and of the text channels, those of all collections together.
+
+    One statement asks both, so neither has a time of its own.
+    """
+    facts: dict[str, object] = {}
+    for kind in CHANNELS:
+        asked = [each for name, each in channels.items() if name.partition(":")[0] == kind]
+        if asked:
+            eligible = [each.eligible for each in asked if each.eligible is not None]
+            facts[f"{kind}.returned"] = sum(each.returned for each in asked)
+            facts[f"{kind}.eligible"] = sum(eligible) if len(eligible) == len(asked) else None
+            facts[f"{kind}.path"] = ", ".join(sorted({each.path for each in asked}))
+            facts[f"{kind}.truncated"] = any(each.truncated for each in asked)
+    return facts
 
 
 def _best_rows(
@@ -177,10 +218,12 @@ def _score(reranker: Reranker, query: str, texts: list[str], seconds: float | No
     """Scores in batches, until all are scored or the time is up."""
     deadline = None if seconds is None else time.monotonic() + seconds
     scores: list[float] = []
-    for start in range(0, len(texts), RERANK_BATCH):
-        if deadline is not None and time.monotonic() > deadline:
-            break
-        scores += [float(score) for score in reranker.score(query, texts[start : start + RERANK_BATCH])]
+    with span("rerank", model=reranker.model, candidates=len(texts)) as note:
+        for start in range(0, len(texts), RERANK_BATCH):
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            scores += [float(score) for score in reranker.score(query, texts[start : start + RERANK_BATCH])]
+        note(scored=len(scores))
     return scores
 
 

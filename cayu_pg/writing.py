@@ -6,7 +6,7 @@ No connection is held while a model runs. Each batch is one transaction, and at 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import sqlalchemy as sa
@@ -23,6 +23,7 @@ from cayu_pg.sql.records import known_records
 from cayu_pg.sql.spaces import Maker, Space
 from cayu_pg.sql.tables import Tables
 from cayu_pg.steps import Steps, compute, read, write_beside, write_repeatable
+from cayu_pg.tracing import span
 
 Vectors = dict[Maker, dict[bytes, NDArray[np.float32]]]
 
@@ -86,7 +87,7 @@ def write_batches(
             before_writing = None
         written, following = yield from write_beside(
             _make_ready(t, collection, embedders, batches, ready),
-            write_batch,
+            _write_batch,
             t,
             ready.seen.collection,
             documents,
@@ -146,9 +147,23 @@ def ingest_batch(
             return _unchanged(documents)
         yield from _embed_lacking(seen, embedders, missed, vectors)
         try:
-            return (yield from write_repeatable(write_batch, t, seen.collection, documents, vectors))
+            return (yield from write_repeatable(_write_batch, t, seen.collection, documents, vectors))
         except MissingVectors as missing:
             missed |= missing.hashes
+
+
+def _write_batch(
+    conn: sa.Connection,
+    t: Tables,
+    collection: CollectionRow,
+    documents: Sequence[PreparedDocument],
+    vectors: Vectors,
+) -> BatchCounts:
+    """Write one batch under a span of its own, which does not see the commit."""
+    with span("ingest.batch", collection=collection.name, documents=len(documents)) as note:
+        counts = write_batch(conn, t, collection, documents, vectors)
+        note(**asdict(counts))
+    return counts
 
 
 def _unchanged(documents: Sequence[PreparedDocument]) -> BatchCounts:
@@ -238,10 +253,8 @@ def _those(texts: dict[bytes, str], hashes: frozenset[bytes]) -> dict[bytes, str
 
 def embed(embedder: Embedder, texts: dict[bytes, str]) -> dict[bytes, NDArray[np.float32]]:
     """The vectors of texts by hash, checked."""
-    vectors = check_vectors(
-        embedder.encode_documents(list(texts.values())),
-        count=len(texts),
-        dimensions=embedder.dimensions,
-        field="document vectors",
-    )
+    count, dimensions = len(texts), embedder.dimensions
+    with span("embed", kind="documents", count=count, model=embedder.model, dimensions=dimensions):
+        given = embedder.encode_documents(list(texts.values()))
+        vectors = check_vectors(given, count=count, dimensions=dimensions, field="document vectors")
     return dict(zip(texts, vectors, strict=True))

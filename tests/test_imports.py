@@ -24,7 +24,7 @@ LAYERS = {
     "models and sql": "embedding reranking sql",
     "pipelines": "appending asking beir calibrating changing_model declaring doctor evaluating findings"
     " fitting_channels fitting_embedder ingesting message_search migrating named_fusions operations rag ranked_rows"
-    " recall replicas retrieval revising search_request steps timeouts transcripts writing",
+    " recall replicas retrieval revising search_request steps timeouts tracing transcripts writing",
     "doors": "async_collection async_connections async_store async_transcript collection connections embedded"
     " settings store transcript",
     "package": "__init__",

@@ -6,6 +6,7 @@ planning. So small collections are scanned by key, exactly, and large ones get i
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 import zlib
@@ -21,6 +22,8 @@ from cayu_pg.sql.identifiers import quoted
 from cayu_pg.sql.settings import LOCK_TIMEOUT_MS, set_for_build
 from cayu_pg.sql.spaces import Space
 from cayu_pg.sql.tables import Tables
+
+log = logging.getLogger(__name__)
 
 MIN_CHUNKS = 5_000  # below it the exact scan by key is as fast
 BUILD_MEMORY_MB = 512
@@ -81,7 +84,11 @@ def reindex(
         if plan.create is not None:
             if building is not None:
                 building(plan.name)
+            began = time.perf_counter()
             _build(conn, t, plan.name, plan.create)
+            log.info(
+                "built index %s of %s in %.1f s", plan.name, collection.name, time.perf_counter() - began
+            )
     return [plan.name for plan in plans if plan.create is not None]
 
 
